@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# ckv_flags: what every C file of the project is compiled with. Never exported.
+add_library(ckv_flags INTERFACE)
+target_compile_features(ckv_flags INTERFACE c_std_11)
+target_compile_definitions(ckv_flags INTERFACE _GNU_SOURCE $<$<BOOL:${CKV_CHECKS}>:CKV_CHECKS=1>)
+target_compile_options(ckv_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes
+    -Wpointer-arith -Wcast-qual -Wundef -Wformat=2 -Wvla -fno-common>
+  $<$<AND:$<COMPILE_LANGUAGE:C>,$<BOOL:${CKV_WERROR}>>:-Werror>)
+if(CKV_SANITIZE)
+  target_compile_options(ckv_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fsanitize=${CKV_SANITIZE} -fno-omit-frame-pointer>)
+  target_link_options(ckv_flags INTERFACE -fsanitize=${CKV_SANITIZE})
+  if(CKV_SANITIZE MATCHES "undefined")
+    target_compile_options(ckv_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fno-sanitize-recover=undefined>)
+  endif()
+endif()
+set(CMAKE_C_VISIBILITY_PRESET hidden)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_C_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+# Add sources of the current folder to libckv.
+function(ckv_sources)
+  list(TRANSFORM ARGN PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_property(GLOBAL APPEND PROPERTY CKV_SOURCES ${ARGN})
+endfunction()

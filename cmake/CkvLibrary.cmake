@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# libckv (shared, only ckv/*.h exported), libckv_mpi, and ckv_internal: the same objects for tests that look inside.
+# Folders add their sources with ckv_sources(); the library is put together once, here.
+find_package(Threads REQUIRED)
+get_property(sources GLOBAL PROPERTY CKV_SOURCES)
+
+add_library(ckv_objects OBJECT ${sources})
+target_link_libraries(ckv_objects PRIVATE ckv_flags)
+target_include_directories(ckv_objects PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+target_compile_definitions(ckv_objects PRIVATE CKV_BUILDING_LIBRARY)
+
+add_library(ckv SHARED $<TARGET_OBJECTS:ckv_objects>)
+add_library(ckv::ckv ALIAS ckv)
+target_include_directories(ckv PUBLIC
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+target_link_libraries(ckv PRIVATE $<BUILD_INTERFACE:ckv_flags> m Threads::Threads)
+set_target_properties(ckv PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+
+add_library(ckv_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:ckv_objects>)
+target_include_directories(ckv_internal PUBLIC ${PROJECT_SOURCE_DIR}/lib/include ${PROJECT_SOURCE_DIR})
+target_link_libraries(ckv_internal PUBLIC ckv_flags m Threads::Threads)
+
+install(TARGETS ckv EXPORT ckvTargets)
+install(DIRECTORY lib/include/ckv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+if(CKV_HAVE_MPI AND COMMAND ckv_add_mpi_library)
+  ckv_add_mpi_library()
+endif()
+
+install(EXPORT ckvTargets NAMESPACE ckv:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ckv)
+configure_package_config_file(cmake/ckvConfig.cmake.in ckvConfig.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ckv)
+write_basic_package_version_file(ckvConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ckvConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/ckvConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ckv)
+configure_file(cmake/ckv.pc.in ckv.pc @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/ckv.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/exchange_heads/exchange_heads.h"
+
+#include <string.h>
+
+static void exchange_chunk(const ckv_exchange_tensor *tensor, int64_t chunk, int pack)
+{
+    char *packed = (char *)tensor->packed + chunk * tensor->chunk_stride_bytes;
+    char *first = (char *)tensor->tensor + chunk * tensor->chunk_token_step * tensor->token_stride_bytes +
+                  chunk * tensor->chunk_head_step * tensor->head_stride_bytes;
+    for (int64_t token = 0; token < tensor->chunk_tokens; token++) {
+        for (int64_t head = 0; head < tensor->chunk_heads; head++, packed += tensor->row_bytes) {
+            char *row = first + token * tensor->token_stride_bytes + head * tensor->head_stride_bytes;
+            if (pack)
+                memcpy(packed, row, (size_t)tensor->row_bytes);
+            else
+                memcpy(row, packed, (size_t)tensor->row_bytes);
+        }
+    }
+}
+
+ckv_status ckv_exchange_heads_host(const ckv_exchange_heads_params *params, ckv_stream stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < params->num_tensors; i++)
+        for (int64_t chunk = 0; chunk < params->chunks; chunk++)
+            exchange_chunk(&params->tensors[i], chunk, params->pack);
+    return CKV_OK;
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The registry: every device name this library has heard of, and the table where the build has one. */
+#include "lib/device/device.h"
+
+#include "lib/support/error.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    const ckv_device *device; /* NULL: not in this build */
+} devices[] = {
+    {"host", &ckv_device_host},
+    {"cuda", NULL},
+};
+
+ckv_status ckv_device_find(const char *name, const ckv_device **device_out)
+{
+    for (size_t i = 0; name != NULL && i < sizeof devices / sizeof devices[0]; i++) {
+        if (strcmp(name, devices[i].name) != 0)
+            continue;
+        if (devices[i].device == NULL)
+            return ckv_fail(CKV_ERROR_UNSUPPORTED, "device '%s' is not in this build; it has: host", name);
+        *device_out = devices[i].device;
+        return CKV_OK;
+    }
+    return ckv_fail(CKV_ERROR_INVALID, "device '%s' is not one of host, cuda", name ? name : "(null)");
+}
+
+const char *ckv_device_name(const ckv_device *device)
+{
+    return device->name;
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the library asks of a device: memory, copies, and the cache's kernels. One static const table each; a device that
+ * is not built has no row. Everything that takes a stream enqueues on it and does not wait, except where it says so. */
+#ifndef CKV_LIB_DEVICE_H
+#define CKV_LIB_DEVICE_H
+
+#include <ckv/types.h>
+
+struct ckv_rotate_rows_params;
+struct ckv_scatter_kv_slots_params;
+struct ckv_causal_layout_params;
+struct ckv_copy_kv_slots_params;
+struct ckv_exchange_heads_params;
+
+struct ckv_device {
+    const char *name;
+    int host_addressable; /* the host may read and write this memory */
+
+    /* Memory. alloc leaves contents undefined; ERROR_MEMORY names the bytes. free accepts NULL. */
+    ckv_status (*alloc)(size_t bytes, void **memory_out);
+    void (*free)(void *memory);
+
+    /* upload and download may be called with any host memory; when upload returns, `source` may be reused. */
+    ckv_status (*upload)(void *destination, const void *source, size_t bytes, ckv_stream stream);
+    ckv_status (*download)(void *destination, const void *source, size_t bytes, ckv_stream stream); /* waits */
+    ckv_status (*fill)(void *destination, int byte, size_t bytes, ckv_stream stream);
+    ckv_status (*fill_2d)(void *destination, size_t pitch_bytes, int byte, size_t width_bytes, size_t height,
+                          ckv_stream stream);
+    ckv_status (*wait)(ckv_stream stream);
+
+    /* Kernels; kernels/<op>/<op>.h has the contract of each. */
+    ckv_status (*rotate_rows)(const struct ckv_rotate_rows_params *params, ckv_stream stream);
+    ckv_status (*scatter_kv_slots)(const struct ckv_scatter_kv_slots_params *params, ckv_stream stream);
+    ckv_status (*causal_layout)(const struct ckv_causal_layout_params *params, ckv_stream stream);
+    ckv_status (*copy_kv_slots)(const struct ckv_copy_kv_slots_params *params, ckv_stream stream);
+    ckv_status (*exchange_heads)(const struct ckv_exchange_heads_params *params, ckv_stream stream);
+};
+
+extern const ckv_device ckv_device_host;
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host as a device: row 0 of the registry, always built, and the oracle for the others. */
+#include "kernels/causal_layout/causal_layout.h"
+#include "kernels/copy_kv_slots/copy_kv_slots.h"
+#include "kernels/exchange_heads/exchange_heads.h"
+#include "kernels/rotate_rows/rotate_rows.h"
+#include "kernels/scatter_kv_slots/scatter_kv_slots.h"
+#include "lib/device/device.h"
+#include "lib/support/error.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { HOST_ALIGNMENT = 64 }; /* a cache line; rows of SIMD loads start aligned */
+
+static ckv_status host_alloc(size_t bytes, void **memory_out)
+{
+    size_t rounded = (bytes + HOST_ALIGNMENT - 1) / HOST_ALIGNMENT * HOST_ALIGNMENT;
+    void *memory = rounded >= bytes ? aligned_alloc(HOST_ALIGNMENT, rounded ? rounded : HOST_ALIGNMENT) : NULL;
+    if (memory == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "host: cannot allocate %zu bytes", bytes);
+    *memory_out = memory;
+    return CKV_OK;
+}
+
+static void host_free(void *memory)
+{
+    free(memory);
+}
+
+static ckv_status host_copy(void *destination, const void *source, size_t bytes, ckv_stream stream)
+{
+    (void)stream;
+    if (bytes > 0)
+        memcpy(destination, source, bytes);
+    return CKV_OK;
+}
+
+static ckv_status host_fill(void *destination, int byte, size_t bytes, ckv_stream stream)
+{
+    (void)stream;
+    if (bytes > 0)
+        memset(destination, byte, bytes);
+    return CKV_OK;
+}
+
+static ckv_status host_fill_2d(void *destination, size_t pitch_bytes, int byte, size_t width_bytes, size_t height,
+                               ckv_stream stream)
+{
+    for (size_t row = 0; row < height; row++)
+        host_fill((char *)destination + row * pitch_bytes, byte, width_bytes, stream);
+    return CKV_OK;
+}
+
+static ckv_status host_wait(ckv_stream stream)
+{
+    (void)stream;
+    return CKV_OK;
+}
+
+const ckv_device ckv_device_host = {
+    .name = "host",
+    .host_addressable = 1,
+    .alloc = host_alloc,
+    .free = host_free,
+    .upload = host_copy,
+    .download = host_copy,
+    .fill = host_fill,
+    .fill_2d = host_fill_2d,
+    .wait = host_wait,
+    .rotate_rows = ckv_rotate_rows_host,
+    .scatter_kv_slots = ckv_scatter_kv_slots_host,
+    .causal_layout = ckv_causal_layout_host,
+    .copy_kv_slots = ckv_copy_kv_slots_host,
+    .exchange_heads = ckv_exchange_heads_host,
+};

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every ckv command shares: exit codes, one-line errors, argument parsing. */
+#ifndef CKV_TOOLS_CLI_H
+#define CKV_TOOLS_CLI_H
+
+#include <argp.h>
+#include <ckv/status.h>
+#include <stdint.h>
+
+enum {
+    CLI_OK = 0,
+    CLI_FAIL = 1,     /* the program ran and found something wrong */
+    CLI_USAGE = 2,    /* options or input could not be read */
+    CLI_INTERNAL = 3, /* infrastructure or an invariant */
+};
+
+typedef struct cli_command {
+    const char *name;
+    const char *summary; /* for `ckv --help` */
+    int (*run)(int argc, char **argv); /* argv[0] is "ckv NAME"; returns the exit code */
+} cli_command;
+
+int cmd_window(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
+int cmd_size(int argc, char **argv);
+int cmd_demo(int argc, char **argv);
+int cmd_lists(int argc, char **argv);
+
+/* Print "argv0: message" as one line on standard error. */
+void cli_error(const char *argv0, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* argp_parse for ckv: --help prints and exits 0; anything wrong prints one line that ends in "; see 'argv0 --help'" and
+ * returns CLI_USAGE. 0 when parsed. */
+int cli_parse(const struct argp *argp, int argc, char **argv, void *input);
+
+/* For argp parsers: record the message cli_parse prints, and return EINVAL to pass on. */
+error_t cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* For argp parsers: a whole decimal integer in [minimum, maximum], or cli_usage_error naming the option and the range. */
+error_t cli_parse_integer(const char *option, const char *text, int64_t minimum, int64_t maximum, int64_t *value_out);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ckv program: one command per file. */
+#include "tools/common/cli.h"
+
+#include <ckv/version.h>
+#include <stdio.h>
+#include <string.h>
+
+static const cli_command commands[] = {
+#ifdef CKV_ALL_COMMANDS
+    {"demo", "roll a small video model through the cache, on 1 or more ranks, and check every frame", cmd_demo},
+    {"replay", "run a recorded trace and compare every forward with the exact window", cmd_replay},
+    {"window", "run a script of cache operations and print which tokens each block reads", cmd_window},
+    {"size", "tokens and bytes a geometry needs, and the largest window that fits a budget", cmd_size},
+    {"lists", "test lists: select, explain, check and shard for a machine", cmd_lists},
+#endif
+    {NULL, NULL, NULL},
+};
+
+static void print_help(FILE *stream)
+{
+    fputs("Usage: ckv COMMAND [OPTION...]\n\n"
+          "Causal K/V cache for autoregressive video models: pages, exact windows, Ulysses.\n\n"
+          "Commands:\n",
+          stream);
+    for (const cli_command *command = commands; command->name != NULL; command++)
+        fprintf(stream, "  %-8s %s\n", command->name, command->summary);
+    fputs("\n'ckv COMMAND --help' explains a command. New here? Try 'ckv demo'.\n", stream);
+}
+
+static int run_command(const cli_command *command, int argc, char **argv)
+{
+    char name[64];
+    snprintf(name, sizeof name, "ckv %s", command->name);
+    argv[1] = name;
+    return command->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        cli_error("ckv", "a command is missing; see 'ckv --help'");
+        return CLI_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return CLI_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("ckv %s\n", ckv_version());
+        return CLI_OK;
+    }
+    for (const cli_command *command = commands; command->name != NULL; command++)
+        if (strcmp(argv[1], command->name) == 0)
+            return run_command(command, argc, argv);
+    cli_error("ckv", "unknown command '%s'; see 'ckv --help'", argv[1]);
+    return CLI_USAGE;
+}
