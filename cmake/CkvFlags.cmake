@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # ckv_flags: what every C file of the project is compiled with. Never exported.
 add_library(ckv_flags INTERFACE)
-target_compile_features(ckv_flags INTERFACE c_std_11)
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
 target_compile_definitions(ckv_flags INTERFACE _GNU_SOURCE $<$<BOOL:${CKV_CHECKS}>:CKV_CHECKS=1>)
 target_compile_options(ckv_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes

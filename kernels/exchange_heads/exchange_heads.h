@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exchange_heads: the layout half of a Ulysses exchange, packing or unpacking up to three tensors (q, k, v) in one launch.
- * A tensor is [tokens, heads, head_dim] with free strides; its packed form is [chunks][tokens of a chunk][heads of a
- * chunk][head_dim], contiguous per chunk, a chunk being what one peer sends or receives. */
+/* exchange_heads: the layout half of a Ulysses exchange, packing or unpacking up to three tensors (q, k, v) in one
+ * launch. A tensor is [tokens, heads, head_dim] with free strides; its packed form is [chunks][tokens of a chunk][heads
+ * of a chunk][head_dim], contiguous per chunk, a chunk being what one peer sends or receives. */
 #ifndef CKV_KERNELS_EXCHANGE_HEADS_H
 #define CKV_KERNELS_EXCHANGE_HEADS_H
 
@@ -12,7 +12,7 @@ enum { CKV_EXCHANGE_MAX_TENSORS = 3 };
 typedef struct ckv_exchange_tensor {
     void *tensor; /* strided side; read when packing, written when unpacking */
     int64_t token_stride_bytes, head_stride_bytes;
-    void *packed;              /* dense side */
+    void *packed;               /* dense side */
     int64_t chunk_stride_bytes; /* between chunks of the packed side */
     int64_t chunk_tokens, chunk_heads;
     int64_t chunk_token_step; /* first token of chunk c is c * step; 0: every chunk holds the same tokens */

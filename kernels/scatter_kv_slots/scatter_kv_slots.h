@@ -14,9 +14,9 @@ typedef struct ckv_scatter_kv_slots_params {
     int64_t tokens_per_page; /* a power of two */
     int64_t num_slots;       /* valid slots are 0..num_slots-1 */
     int64_t kv_heads;
-    int64_t row_bytes; /* one head vector */
-    const void *k;     /* NULL: leave K alone */
-    const void *v;     /* NULL: leave V alone */
+    int64_t row_bytes;                     /* one head vector */
+    const void *k;                         /* NULL: leave K alone */
+    const void *v;                         /* NULL: leave V alone */
     int64_t k_token_stride, k_head_stride; /* bytes, any sign, zero allowed */
     int64_t v_token_stride, v_head_stride;
     int64_t entries;

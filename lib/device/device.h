@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library asks of a device: memory, copies, and the cache's kernels. One static const table each; a device that
- * is not built has no row. Everything that takes a stream enqueues on it and does not wait, except where it says so. */
+/* What the library asks of a device: memory, copies, and the cache's kernels. One static const table each; a device
+ * that is not built has no row. Everything that takes a stream enqueues on it and does not wait, except where it says
+ * so. */
 #ifndef CKV_LIB_DEVICE_H
 #define CKV_LIB_DEVICE_H
 

@@ -16,7 +16,7 @@ enum {
 
 typedef struct cli_command {
     const char *name;
-    const char *summary; /* for `ckv --help` */
+    const char *summary;               /* for `ckv --help` */
     int (*run)(int argc, char **argv); /* argv[0] is "ckv NAME"; returns the exit code */
 } cli_command;
 
@@ -36,7 +36,8 @@ int cli_parse(const struct argp *argp, int argc, char **argv, void *input);
 /* For argp parsers: record the message cli_parse prints, and return EINVAL to pass on. */
 error_t cli_usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* For argp parsers: a whole decimal integer in [minimum, maximum], or cli_usage_error naming the option and the range. */
+/* For argp parsers: a whole decimal integer in [minimum, maximum], or cli_usage_error naming the option and the range.
+ */
 error_t cli_parse_integer(const char *option, const char *text, int64_t minimum, int64_t maximum, int64_t *value_out);
 
 #endif

@@ -16,7 +16,8 @@ typedef struct ckv_attention_args {
     size_t struct_size; /* sizeof(ckv_attention_args) */
     ckv_cache *cache;
     int64_t layer;
-    int64_t q_heads; /* of this rank; a multiple of the cache's kv_heads: query head h reads K/V head h / (q_heads / kv_heads) */
+    int64_t q_heads; /* of this rank; a multiple of the cache's kv_heads: query head h reads K/V head h / (q_heads /
+                        kv_heads) */
     int64_t rows;    /* S: token rows in q, kv and out, padding included */
     int64_t seq_len; /* real tokens of this forward, over all ranks, before sequence sharding: 1..rows; must be given */
     int64_t causal_block_size; /* 0: all real tokens are one causal block */
@@ -25,9 +26,9 @@ typedef struct ckv_attention_args {
     ckv_kv kv; /* [rows, kv_heads, head_dim] */
     void *out; /* [rows, q_heads, head_dim]; rows at and past seq_len come back zero */
     int64_t out_token_stride, out_head_stride;
-    float *lse; /* NULL, or [rows, q_heads]: log of the sum of exp of the scaled scores; -inf for rows past seq_len */
+    float *lse;   /* NULL, or [rows, q_heads]: log of the sum of exp of the scaled scores; -inf for rows past seq_len */
     double scale; /* 0: 1 / sqrt(head_dim) */
-    ckv_attention_mask mask;       /* what the caller wants besides the window; refused where unsupported */
+    ckv_attention_mask mask; /* what the caller wants besides the window; refused where unsupported */
     ckv_quantization quantization;
     const char *backend; /* NULL or "auto": the first backend that supports the call; else a backend's name */
 } ckv_attention_args;

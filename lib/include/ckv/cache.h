@@ -18,10 +18,10 @@ extern "C" {
 typedef struct ckv_cache ckv_cache;
 
 typedef struct ckv_rollout_config {
-    size_t struct_size;            /* sizeof(ckv_rollout_config) */
-    int64_t pin_tokens;            /* the first pin_tokens committed tokens are never evicted */
-    int64_t window_tokens;         /* history a causal block sees before its own tokens */
-    int64_t max_staged_tokens;     /* most tokens one forward stages */
+    size_t struct_size;                /* sizeof(ckv_rollout_config) */
+    int64_t pin_tokens;                /* the first pin_tokens committed tokens are never evicted */
+    int64_t window_tokens;             /* history a causal block sees before its own tokens */
+    int64_t max_staged_tokens;         /* most tokens one forward stages */
     const int64_t *causal_block_sizes; /* each 1..max_staged_tokens; order and repeats do not matter; borrowed */
     size_t num_causal_block_sizes;     /* 1..CKV_MAX_CAUSAL_BLOCK_SIZES distinct sizes */
 } ckv_rollout_config;
@@ -71,8 +71,8 @@ CKV_API int64_t ckv_cache_device_bytes(const ckv_cache *cache);
  * ERROR_CAPACITY with both numbers, ERROR_MEMORY; then nothing is open and the call can be repeated. */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ckv_stream stream);
 
-/* End the rollout and give its pages back; kernel-facing tensors stay. A second close does nothing. The caller's work on
- * the pages must be ordered before whoever gets them next. */
+/* End the rollout and give its pages back; kernel-facing tensors stay. A second close does nothing. The caller's work
+ * on the pages must be ordered before whoever gets them next. */
 CKV_API void ckv_cache_close(ckv_cache *cache);
 
 typedef struct ckv_cache_state {
@@ -101,8 +101,8 @@ CKV_NODISCARD CKV_API ckv_status ckv_cache_zero_values(ckv_cache *cache, int64_t
 
 /* Stage the first `tokens` tokens of a forward in one layer: home slots, own slots of their causal block (unless
  * own_tokens is 0: the attention kernel writes those), and the copies later blocks of this forward read.
- * `tokens` is a positive multiple of causal_block_size, at most floor(max_staged / block) blocks; the size is one of the
- * geometry's. Safe to capture. ERROR_STATE, ERROR_INVALID. */
+ * `tokens` is a positive multiple of causal_block_size, at most floor(max_staged / block) blocks; the size is one of
+ * the geometry's. Safe to capture. ERROR_STATE, ERROR_INVALID. */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_t layer, int64_t tokens,
                                                         int64_t causal_block_size, const ckv_kv *source, int own_tokens,
                                                         ckv_stream stream);
@@ -112,28 +112,29 @@ CKV_NODISCARD CKV_API ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_
  * device; nothing is read back and nothing waits. ERROR_STATE, ERROR_INVALID. */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream);
 
-/* What a paged kernel reads for one causal block size. Device addresses, fixed for the geometry; contents change at open
- * and commit. A forward of n blocks uses the first n rows. Each row: whole visible pages in logical order, then the
- * block's private pages (partially visible positions, then its own tokens), then the guard page. */
+/* What a paged kernel reads for one causal block size. Device addresses, fixed for the geometry; contents change at
+ * open and commit. A forward of n blocks uses the first n rows. Each row: whole visible pages in logical order, then
+ * the block's private pages (partially visible positions, then its own tokens), then the guard page. */
 typedef struct ckv_block_view {
     int64_t causal_block_size;
-    int64_t num_blocks;              /* floor(max_staged / causal_block_size) */
-    int64_t row_pages;               /* entries of a row */
-    int64_t max_seq_len_kv;          /* upper bound for host-side plans; never the live value */
-    const int32_t *rows;             /* [num_blocks, row_pages] page ids */
-    const int32_t *kv_block_offsets; /* [num_blocks, 2, row_pages]: 2*page for K, 2*page + 1 for V, in kv_stride units */
-    const int32_t *seq_len_q;        /* [num_blocks], each causal_block_size */
-    const int32_t *seq_len_kv;       /* [num_blocks] */
-    const int64_t *own_slots;        /* [num_blocks * causal_block_size] slot ids of the blocks' own tokens */
-    const int64_t *staged_slots;     /* [max_staged] home slot ids of the staged tokens, the same for every size */
+    int64_t num_blocks;     /* floor(max_staged / causal_block_size) */
+    int64_t row_pages;      /* entries of a row */
+    int64_t max_seq_len_kv; /* upper bound for host-side plans; never the live value */
+    const int32_t *rows;    /* [num_blocks, row_pages] page ids */
+    const int32_t
+        *kv_block_offsets;       /* [num_blocks, 2, row_pages]: 2*page for K, 2*page + 1 for V, in kv_stride units */
+    const int32_t *seq_len_q;    /* [num_blocks], each causal_block_size */
+    const int32_t *seq_len_kv;   /* [num_blocks] */
+    const int64_t *own_slots;    /* [num_blocks * causal_block_size] slot ids of the blocks' own tokens */
+    const int64_t *staged_slots; /* [max_staged] home slot ids of the staged tokens, the same for every size */
 } ckv_block_view;
 
 /* ERROR_STATE, ERROR_INVALID (a size the geometry does not declare; the detail lists the declared ones). */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_block_view(const ckv_cache *cache, int64_t causal_block_size,
                                                       ckv_block_view *view_out);
 
-/* Inspection: read one causal block's row from the device, page by page, as a kernel would. `k_out` and `v_out` are host
- * memory for [capacity_tokens, kv_heads, head_dim] of the cache's dtype, or NULL to learn the length. Waits.
+/* Inspection: read one causal block's row from the device, page by page, as a kernel would. `k_out` and `v_out` are
+ * host memory for [capacity_tokens, kv_heads, head_dim] of the cache's dtype, or NULL to learn the length. Waits.
  * ERROR_STATE, ERROR_INVALID, ERROR_CAPACITY (row longer than capacity_tokens; nothing is written). */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_read_row(const ckv_cache *cache, int64_t layer, int64_t causal_block_size,
                                                     int64_t block, int64_t capacity_tokens, void *k_out, void *v_out,

@@ -14,9 +14,9 @@ typedef struct ckv_comm ckv_comm;
 /* One rank, no transport. ERROR_MEMORY. */
 CKV_NODISCARD CKV_API ckv_status ckv_comm_create_self(ckv_comm **comm_out);
 
-/* `ranks` communicators that talk to each other inside this process, one per thread; comms_out[r] is for the thread that
- * plays rank r. A rank that waits longer than timeout_ms (0: 60 s) for the others gets ERROR_TIMEOUT, and from then on so
- * does every rank. ERROR_INVALID, ERROR_MEMORY. */
+/* `ranks` communicators that talk to each other inside this process, one per thread; comms_out[r] is for the thread
+ * that plays rank r. A rank that waits longer than timeout_ms (0: 60 s) for the others gets ERROR_TIMEOUT, and from
+ * then on so does every rank. ERROR_INVALID, ERROR_MEMORY. */
 CKV_NODISCARD CKV_API ckv_status ckv_comm_create_threads(int ranks, int64_t timeout_ms, ckv_comm **comms_out);
 
 /* Each rank destroys its own. Accepts NULL and a pointer to NULL; never waits for other ranks. */

@@ -12,7 +12,7 @@ extern "C" {
 typedef struct ckv_pool ckv_pool;
 
 typedef struct ckv_pool_config {
-    size_t struct_size; /* sizeof(ckv_pool_config) */
+    size_t struct_size;       /* sizeof(ckv_pool_config) */
     const ckv_device *device; /* NULL: host */
     int64_t layers;
     int64_t kv_heads; /* of this rank */

@@ -40,8 +40,9 @@ CKV_API const char *ckv_status_name(ckv_status status);
 /* What a status means in a few words. Static storage. */
 CKV_API const char *ckv_status_message(ckv_status status);
 
-/* Detail of the last failure on the calling thread: what was refused, where, with the numbers. Never NULL, "" before the
- * first failure; overwritten by the next failure, untouched by success. Owned by the library, valid on this thread. */
+/* Detail of the last failure on the calling thread: what was refused, where, with the numbers. Never NULL, "" before
+ * the first failure; overwritten by the next failure, untouched by success. Owned by the library, valid on this thread.
+ */
 CKV_API const char *ckv_last_error(void);
 
 #ifdef __cplusplus

@@ -25,7 +25,8 @@ CKV_API const char *ckv_dtype_name(ckv_dtype dtype);
 /* The dtype of a name. ERROR_INVALID, with the known names in the detail. */
 CKV_NODISCARD CKV_API ckv_status ckv_dtype_from_name(const char *name, ckv_dtype *dtype_out);
 
-/* Convert `count` elements in host memory. Narrowing rounds to nearest even; NaN stays NaN; fp16 overflows to infinity. */
+/* Convert `count` elements in host memory. Narrowing rounds to nearest even; NaN stays NaN; fp16 overflows to infinity.
+ */
 CKV_API void ckv_convert_to_float(ckv_dtype dtype, const void *source, size_t count, float *destination);
 CKV_API void ckv_convert_from_float(ckv_dtype dtype, const float *source, size_t count, void *destination);
 

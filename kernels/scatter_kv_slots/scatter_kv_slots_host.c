@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/scatter_kv_slots/scatter_kv_slots.h"
+
+#include "lib/support/error.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static ckv_status check_slots(const ckv_scatter_kv_slots_params *params, const int64_t *slots)
+{
+    for (int64_t i = 0; slots != NULL && i < params->entries; i++)
+        if (slots[i] < 0 || slots[i] >= params->num_slots)
+            return ckv_fail(CKV_ERROR_INVALID,
+                            "scatter_kv_slots: entry %" PRId64 " writes slot %" PRId64 "; slots are 0 to %" PRId64, i,
+                            slots[i], params->num_slots - 1);
+    return CKV_OK;
+}
+
+static void write_vector(const ckv_scatter_kv_slots_params *params, void *plane, int64_t slot, const char *source,
+                         int64_t source_head_stride)
+{
+    char *destination = (char *)plane + slot / params->tokens_per_page * params->page_stride +
+                        slot % params->tokens_per_page * params->slot_stride;
+    for (int64_t head = 0; head < params->kv_heads; head++)
+        memcpy(destination + head * params->head_stride, source + head * source_head_stride, (size_t)params->row_bytes);
+}
+
+ckv_status ckv_scatter_kv_slots_host(const ckv_scatter_kv_slots_params *params, ckv_stream stream)
+{
+    (void)stream;
+    CKV_TRY(check_slots(params, params->destination));
+    CKV_TRY(check_slots(params, params->destination2));
+    for (int64_t i = 0; i < params->entries; i++) {
+        int64_t token = params->source_index != NULL ? params->source_index[i] : i;
+        const char *k = params->k != NULL ? (const char *)params->k + token * params->k_token_stride : NULL;
+        const char *v = params->v != NULL ? (const char *)params->v + token * params->v_token_stride : NULL;
+        const int64_t *destinations[] = {params->destination, params->destination2};
+        for (int d = 0; d < 2; d++) {
+            if (destinations[d] == NULL)
+                continue;
+            if (k != NULL)
+                write_vector(params, params->k_plane, destinations[d][i], k, params->k_head_stride);
+            if (v != NULL)
+                write_vector(params, params->v_plane, destinations[d][i], v, params->v_head_stride);
+        }
+    }
+    return CKV_OK;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of the cache. */
+#ifndef CKV_LIB_CACHE_H
+#define CKV_LIB_CACHE_H
+
+#include "kernels/causal_layout/causal_layout.h"
+#include "lib/layout/geometry.h"
+#include "lib/pool/pool.h"
+
+/* Kernel-facing tensors of one geometry, at fixed addresses for the life of the cache: one device allocation. With
+ * them, the host's twin of the table and private pages, and scratch for host-addressed edits. */
+typedef struct ckv_cache_tensors {
+    struct ckv_cache_tensors *next;
+    ckv_geometry geometry;
+    int64_t total_private_pages;
+    int64_t max_resident_pages; /* whatever the pin: all the cache may hold, less private pages */
+
+    void *memory;
+    int64_t memory_bytes;
+    int32_t *table;            /* device [max_resident_pages] */
+    int32_t *private_page_ids; /* device [total_private_pages]; sizes ascending, then blocks */
+    ckv_causal_layout_params
+        layout; /* device pointers and constants set; what a rollout changes is set at each launch */
+    int32_t *seq_len_q[CKV_MAX_CAUSAL_BLOCK_SIZES]; /* device [blocks of the size] */
+    int64_t copy_entries;                           /* refill, then the committed_private lists of every size */
+    int64_t *copy_source, *copy_destination;        /* device [copy_entries] */
+    int64_t edit_capacity;
+    int64_t *edit_source, *edit_destination; /* device [edit_capacity] */
+    void *zero_vector;                       /* device, one head vector of zeros */
+
+    int32_t *host_pages; /* [max_resident + total_private] the table's mirror, then private page ids */
+    int64_t *host_edit;  /* [2 * edit_capacity] sources, then destinations */
+} ckv_cache_tensors;
+
+struct ckv_cache {
+    ckv_pool *pool;
+    int32_t user;
+    int64_t max_pages;
+    ckv_cache_tensors *all_tensors;
+
+    /* The open rollout; tensors is NULL while there is none. */
+    ckv_cache_tensors *tensors;
+    int64_t pin_tokens;
+    int64_t resident_pages;
+    ckv_progress progress;
+    int64_t last_dropped_pages; /* by the last commit: where its refill read from */
+    int64_t last_refill_tokens;
+};
+
+/* Tensors of a geometry, made at its first open. ERROR_MEMORY; then nothing is kept. */
+ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry, ckv_cache_tensors **tensors_out);
+void ckv_cache_tensors_free(ckv_cache_tensors *tensors, const ckv_device *device);
+
+/* ERROR_STATE unless a rollout is open; `operation` begins the message. */
+ckv_status ckv_cache_require_open(const ckv_cache *cache, const char *operation);
+
+/* fixed + history */
+int64_t ckv_cache_staging_offset(const ckv_cache *cache);
+
+/* Home slot of a resident position, from the host's mirror. */
+int64_t ckv_cache_home_slot(const ckv_cache *cache, int64_t position);
+
+/* First page id, in the host's mirror, of a block's private pages. */
+const int32_t *ckv_cache_private_pages(const ckv_cache *cache, int32_t size, int64_t block);
+
+/* Rewrite every kernel-facing tensor for the present progress and make the private copies, on the device. */
+ckv_status ckv_cache_refresh(ckv_cache *cache, int64_t dropped_pages, int64_t refill_tokens, ckv_stream stream);
+
+/* ckv_cache_check in builds that check, nothing in others. */
+#ifdef CKV_CHECKS
+#define CKV_CACHE_CHECK(cache, stream) CKV_TRY(ckv_cache_check(cache, stream))
+#else
+#define CKV_CACHE_CHECK(cache, stream) ((void)0)
+#endif
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one causal block's table row reads: pure integers, shared by the host, the kernels and the checks.
+ *
+ * A block that starts at resident position s sees [0, fixed) and [max(fixed, s - window), s), then its own tokens.
+ * Pages it sees in full are read in place; the visible positions of the at most three pages it sees in part (where the
+ * fixed region ends, where the window starts, where the block starts) are copied, densely and in order, to the front of
+ * its private pages; its own tokens follow them. */
+#ifndef CKV_LAYOUT_ROW_PLAN_H
+#define CKV_LAYOUT_ROW_PLAN_H
+
+#include <stdint.h>
+
+#if defined(__CUDACC__)
+#define CKV_HOST_DEVICE __host__ __device__
+#else
+#define CKV_HOST_DEVICE
+#endif
+
+enum { CKV_ROW_MAX_RUNS = 2, CKV_ROW_MAX_PIECES = 3 };
+
+/* A half-open range: of pages, as indices into the table, or of resident positions. */
+typedef struct ckv_range {
+    int64_t first;
+    int64_t count;
+} ckv_range;
+
+typedef struct ckv_row_plan {
+    ckv_range runs[CKV_ROW_MAX_RUNS];     /* whole pages, in logical order; unused ones have count 0 */
+    ckv_range pieces[CKV_ROW_MAX_PIECES]; /* partly visible positions, ascending, each inside one page */
+    int64_t whole_pages;                  /* sum over runs */
+    int64_t partial_tokens;               /* sum over pieces; also the private index of the first own token */
+    int64_t seq_len_kv;
+} ckv_row_plan;
+
+/* Split the visible positions [begin, end) into whole pages and pieces, appending to the plan. */
+static inline CKV_HOST_DEVICE void ckv_row_plan_add(ckv_row_plan *plan, int run, int *num_pieces, int64_t begin,
+                                                    int64_t end, int64_t tokens_per_page)
+{
+    if (begin >= end)
+        return;
+    int64_t first_page = (begin + tokens_per_page - 1) / tokens_per_page;
+    int64_t end_page = end / tokens_per_page;
+    int64_t head_end = first_page * tokens_per_page < end ? first_page * tokens_per_page : end;
+    if (begin < head_end) {
+        ckv_range piece = {begin, head_end - begin};
+        plan->pieces[(*num_pieces)++] = piece;
+    }
+    if (first_page < end_page) {
+        ckv_range pages = {first_page, end_page - first_page};
+        plan->runs[run] = pages;
+    }
+    int64_t tail_begin = end_page * tokens_per_page;
+    if (tail_begin >= head_end && tail_begin < end) {
+        ckv_range piece = {tail_begin, end - tail_begin};
+        plan->pieces[(*num_pieces)++] = piece;
+    }
+}
+
+/* 0 <= fixed <= block_start; window >= 0; tokens_per_page and block_size positive. */
+static inline CKV_HOST_DEVICE ckv_row_plan ckv_row_plan_make(int64_t tokens_per_page, int64_t fixed, int64_t window,
+                                                             int64_t block_start, int64_t block_size)
+{
+    ckv_row_plan plan = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}, {0, 0}}, 0, 0, 0};
+    int num_pieces = 0;
+    int64_t window_start = block_start - window > fixed ? block_start - window : fixed;
+    if (window_start == fixed) {
+        ckv_row_plan_add(&plan, 0, &num_pieces, 0, block_start, tokens_per_page);
+    } else {
+        ckv_row_plan_add(&plan, 0, &num_pieces, 0, fixed, tokens_per_page);
+        ckv_row_plan_add(&plan, 1, &num_pieces, window_start, block_start, tokens_per_page);
+    }
+    plan.whole_pages = plan.runs[0].count + plan.runs[1].count;
+    plan.partial_tokens = plan.pieces[0].count + plan.pieces[1].count + plan.pieces[2].count;
+    plan.seq_len_kv = plan.whole_pages * tokens_per_page + plan.partial_tokens + block_size;
+    return plan;
+}
+
+/* Table index of the n-th whole page of the row, 0 <= n < whole_pages. */
+static inline CKV_HOST_DEVICE int64_t ckv_row_plan_page(const ckv_row_plan *plan, int64_t n)
+{
+    return n < plan->runs[0].count ? plan->runs[0].first + n : plan->runs[1].first + n - plan->runs[0].count;
+}
+
+/* Resident position of the n-th partly visible token, 0 <= n < partial_tokens. */
+static inline CKV_HOST_DEVICE int64_t ckv_row_plan_partial(const ckv_row_plan *plan, int64_t n)
+{
+    int piece = 0;
+    while (n >= plan->pieces[piece].count)
+        n -= plan->pieces[piece++].count;
+    return plan->pieces[piece].first + n;
+}
+
+#endif
