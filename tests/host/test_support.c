@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* lib/support: element types, status, checked arithmetic. */
+#include "tests/support/case.h"
+
+#include "lib/support/checked.h"
+#include "lib/support/dtype.h"
+#include "lib/support/error.h"
+#include <math.h>
+#include <pthread.h>
+
+static void bf16_keeps_every_value(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits <= 0xffff; bits++) {
+        float value = ckv_bf16_to_float((uint16_t)bits);
+        if (!isnan(value))
+            assert_int_equal(ckv_float_to_bf16(value), bits);
+    }
+}
+
+static void fp16_keeps_every_value(void **state)
+{
+    (void)state;
+    for (uint32_t bits = 0; bits <= 0xffff; bits++) {
+        float value = ckv_fp16_to_float((uint16_t)bits);
+        if (!isnan(value))
+            assert_int_equal(ckv_float_to_fp16(value), bits);
+    }
+    assert_float_equal(ckv_fp16_to_float(0x3c00), 1.0f, 0);
+    assert_float_equal(ckv_fp16_to_float(0x7bff), 65504.0f, 0);
+    assert_float_equal(ckv_fp16_to_float(0x0001), 0x1p-24f, 0);
+    assert_true(isinf(ckv_fp16_to_float(0xfc00)));
+}
+
+static void rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    /* halfway between two values goes to the even one; a bit beyond halfway does not */
+    assert_int_equal(ckv_float_to_bf16(0x1.01p0f), 0x3f80);
+    assert_int_equal(ckv_float_to_bf16(0x1.03p0f), 0x3f82);
+    assert_int_equal(ckv_float_to_bf16(0x1.010002p0f), 0x3f81);
+    assert_int_equal(ckv_float_to_fp16(0x1.002p0f), 0x3c00);
+    assert_int_equal(ckv_float_to_fp16(0x1.006p0f), 0x3c02);
+    assert_int_equal(ckv_float_to_fp16(0x1.002002p0f), 0x3c01);
+    assert_int_equal(ckv_float_to_bf16(0x1.fffffep127f), 0x7f80); /* the largest float rounds to infinity */
+}
+
+static void fp16_overflow_and_subnormals(void **state)
+{
+    (void)state;
+    assert_int_equal(ckv_float_to_fp16(65519.0f), 0x7bff);
+    assert_int_equal(ckv_float_to_fp16(65520.0f), 0x7c00);
+    assert_int_equal(ckv_float_to_fp16(-1e30f), 0xfc00);
+    assert_int_equal(ckv_float_to_fp16(INFINITY), 0x7c00);
+    assert_int_equal(ckv_float_to_fp16(-0.0f), 0x8000);
+    assert_int_equal(ckv_float_to_fp16(0x1p-25f), 0x0000); /* half of the smallest value: to even, zero */
+    assert_int_equal(ckv_float_to_fp16(0x1.8p-25f), 0x0001);
+    assert_int_equal(ckv_float_to_fp16(0x1.8p-24f), 0x0002);
+    assert_int_equal(ckv_float_to_fp16(0x1.ffep-15f), 0x0400); /* rounds up to the smallest normal value */
+}
+
+static void nan_stays_nan(void **state)
+{
+    (void)state;
+    static const uint32_t patterns[] = {0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff, 0xffffffff};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        float value = ckv_bits_float(patterns[i]);
+        assert_true(isnan(ckv_bf16_to_float(ckv_float_to_bf16(value))));
+        assert_true(isnan(ckv_fp16_to_float(ckv_float_to_fp16(value))));
+        assert_int_equal(ckv_float_to_bf16(value) >> 15, patterns[i] >> 31);
+        assert_int_equal(ckv_float_to_fp16(value) >> 15, patterns[i] >> 31);
+    }
+}
+
+static void converts_arrays(void **state)
+{
+    (void)state;
+    static const ckv_dtype dtypes[] = {CKV_FP32, CKV_BF16, CKV_FP16};
+    const float source[] = {0.0f, -1.5f, 0.25f, 96.0f, INFINITY};
+    for (size_t i = 0; i < 3; i++) {
+        float there_and_back[6] = {[5] = 7.0f};
+        uint32_t narrow[6] = {0};
+        ckv_convert_from_float(dtypes[i], source, 5, narrow);
+        ckv_convert_to_float(dtypes[i], narrow, 5, there_and_back);
+        assert_memory_equal(source, there_and_back, sizeof source);
+        assert_float_equal(there_and_back[5], 7.0f, 0);
+        assert_int_equal(((const unsigned char *)narrow)[5 * ckv_dtype_bytes(dtypes[i])], 0);
+    }
+}
+
+static void dtype_names(void **state)
+{
+    (void)state;
+    static const ckv_dtype dtypes[] = {CKV_FP32, CKV_BF16, CKV_FP16};
+    for (size_t i = 0; i < 3; i++) {
+        ckv_dtype found = (ckv_dtype)-1;
+        assert_ok(ckv_dtype_from_name(ckv_dtype_name(dtypes[i]), &found));
+        assert_int_equal(found, dtypes[i]);
+    }
+    ckv_dtype untouched = CKV_FP16;
+    assert_status(ckv_dtype_from_name("int8", &untouched), CKV_ERROR_INVALID);
+    assert_non_null(strstr(ckv_last_error(), "'int8' is not one of fp32, bf16, fp16"));
+    assert_status(ckv_dtype_from_name(NULL, &untouched), CKV_ERROR_INVALID);
+    assert_int_equal(untouched, CKV_FP16);
+    assert_int_equal(ckv_dtype_bytes((ckv_dtype)3), 0);
+    assert_string_equal(ckv_dtype_name((ckv_dtype)-1), "unknown");
+}
+
+static void status_names(void **state)
+{
+    (void)state;
+#define EXPECT_STATUS(name, value, message)                                                                            \
+    assert_int_equal(CKV_##name, value);                                                                               \
+    assert_string_equal(ckv_status_name(CKV_##name), #name);                                                           \
+    assert_string_equal(ckv_status_message(CKV_##name), message);
+    CKV_STATUS_LIST(EXPECT_STATUS)
+#undef EXPECT_STATUS
+    assert_string_equal(ckv_status_name((ckv_status)-1000), "UNKNOWN");
+    assert_string_equal(ckv_status_name((ckv_status)1), "UNKNOWN");
+}
+
+static void *fail_elsewhere(void *detail_out)
+{
+    const char *before = ckv_last_error();
+    *(int *)detail_out = before[0];
+    return ckv_fail(CKV_ERROR_STATE, "of the other thread") == CKV_ERROR_STATE ? detail_out : NULL;
+}
+
+static void last_error_is_per_thread(void **state)
+{
+    (void)state;
+    assert_int_equal(ckv_fail(CKV_ERROR_MEMORY, "%d pages of %s", 3, "this thread"), CKV_ERROR_MEMORY);
+    int first_character = -1;
+    pthread_t thread;
+    void *result = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, fail_elsewhere, &first_character), 0);
+    assert_int_equal(pthread_join(thread, &result), 0);
+    assert_ptr_equal(result, &first_character);
+    assert_int_equal(first_character, '\0');
+    assert_string_equal(ckv_last_error(), "3 pages of this thread");
+}
+
+static void checked_arithmetic(void **state)
+{
+    (void)state;
+    int64_t result = 0;
+    assert_true(ckv_add_i64(INT64_MAX - 1, 1, &result));
+    assert_true(result == INT64_MAX);
+    assert_false(ckv_add_i64(INT64_MAX, 1, &result));
+    assert_false(ckv_add_i64(INT64_MIN, -1, &result));
+    assert_true(ckv_mul_i64(INT64_C(3037000499), INT64_C(3037000499), &result));
+    assert_false(ckv_mul_i64(INT64_C(3037000500), INT64_C(3037000500), &result));
+    assert_false(ckv_mul_i64(INT64_MIN, -1, &result));
+    assert_true(ckv_ceil_div_i64(0, 32) == 0 && ckv_ceil_div_i64(1, 32) == 1 && ckv_ceil_div_i64(32, 32) == 1);
+    assert_true(ckv_ceil_div_i64(INT64_MAX, 2) == INT64_C(0x4000000000000000));
+    assert_true(ckv_is_power_of_two(1) && ckv_is_power_of_two(INT64_C(1) << 62));
+    assert_false(ckv_is_power_of_two(0) || ckv_is_power_of_two(-4) || ckv_is_power_of_two(12));
+}
+
+static const ckv_test_case cases[] = {
+    CKV_CASE(bf16_keeps_every_value),
+    CKV_CASE(fp16_keeps_every_value),
+    CKV_CASE(rounds_to_nearest_even),
+    CKV_CASE(fp16_overflow_and_subnormals),
+    CKV_CASE(nan_stays_nan),
+    CKV_CASE(converts_arrays),
+    CKV_CASE(dtype_names),
+    CKV_CASE(status_names),
+    CKV_CASE(last_error_is_per_thread),
+    CKV_CASE(checked_arithmetic),
+};
+
+CKV_TEST_MAIN("support", cases)

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between case.c, which runs cases in one process, and mpi_case.c, which makes ranks agree about them. */
+#ifndef CKV_TESTS_SUPPORT_CASE_RUN_H
+#define CKV_TESTS_SUPPORT_CASE_RUN_H
+
+#include "tests/support/case.h"
+
+typedef struct case_ranks {
+    int (*start)(int *rank_out, int *ranks_out); /* before the first case; 0 or an exit code */
+    void (*begin)(void);                         /* before each case, on every rank */
+    int (*settle)(int verdict);                  /* after each case: this rank's verdict in, everybody's out */
+    void (*finish)(void);                        /* after the last case */
+} case_ranks;
+
+int case_main(const char *suite, const ckv_test_case *cases, size_t num_cases, int argc, char **argv,
+              const case_ranks *ranks);
+
+/* Leave the running case with a verdict; what happened is recorded already. */
+_Noreturn void case_leave(int verdict);
+
+#endif
