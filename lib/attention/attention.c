@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <ckv/attention.h>
+
+#include "lib/attention/backend.h"
+#include "lib/device/device.h"
+#include "lib/support/checked.h"
+#include "lib/support/error.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* In the order "auto" tries them. */
+static const ckv_attention_backend *const backends[] = {&ckv_attention_backend_host};
+enum { NUM_BACKENDS = sizeof backends / sizeof backends[0] };
+
+/* Names that other builds know. */
+static const char *const absent_backends[] = {"cudnn", "hopper"};
+enum { NUM_ABSENT_BACKENDS = sizeof absent_backends / sizeof absent_backends[0] };
+
+ckv_attention_args ckv_attention_args_default(void)
+{
+    return (ckv_attention_args){.struct_size = sizeof(ckv_attention_args)};
+}
+
+static const ckv_pool_config *pool_config(const ckv_attention_args *args)
+{
+    return ckv_pool_get_config(ckv_cache_pool(args->cache));
+}
+
+void ckv_attention_args_set_packed(ckv_attention_args *args, const void *qkv)
+{
+    const ckv_pool_config *pool = pool_config(args);
+    int64_t head_dim = pool->head_dim;
+    int64_t token_stride = (args->q_heads + 2 * pool->kv_heads) * head_dim;
+    size_t head_bytes = (size_t)head_dim * ckv_dtype_bytes(pool->dtype);
+    args->q = qkv;
+    args->q_token_stride = token_stride;
+    args->q_head_stride = head_dim;
+    args->kv = (ckv_kv){
+        .k = (const char *)qkv + (size_t)args->q_heads * head_bytes,
+        .v = (const char *)qkv + (size_t)(args->q_heads + pool->kv_heads) * head_bytes,
+        .k_token_stride = token_stride,
+        .k_head_stride = head_dim,
+        .v_token_stride = token_stride,
+        .v_head_stride = head_dim,
+    };
+}
+
+size_t ckv_attention_num_backends(void)
+{
+    return NUM_BACKENDS;
+}
+
+const char *ckv_attention_backend_name(size_t index)
+{
+    return index < NUM_BACKENDS ? backends[index]->name : NULL;
+}
+
+static ckv_status find_backend(const char *name, const ckv_attention_backend **backend_out)
+{
+    for (size_t i = 0; i < NUM_BACKENDS; i++) {
+        if (strcmp(name, backends[i]->name) == 0) {
+            *backend_out = backends[i];
+            return CKV_OK;
+        }
+    }
+    for (size_t i = 0; i < NUM_ABSENT_BACKENDS; i++)
+        if (strcmp(name, absent_backends[i]) == 0)
+            return ckv_fail(CKV_ERROR_UNSUPPORTED, "attention: backend %s is not in this build", name);
+    return ckv_fail(CKV_ERROR_INVALID, "attention: no backend is called '%s'; there are auto, host, cudnn, hopper",
+                    name);
+}
+
+/* The backend the caller names, or the first that supports the call; else every reason. */
+static ckv_status choose_backend(const ckv_attention_args *args, const ckv_attention_backend **backend_out)
+{
+    if (args->backend != NULL && strcmp(args->backend, "auto") != 0) {
+        CKV_TRY(find_backend(args->backend, backend_out));
+        return (*backend_out)->supports(args);
+    }
+    char reasons[384] = "";
+    for (size_t i = 0; i < NUM_BACKENDS; i++) {
+        if (backends[i]->supports(args) == CKV_OK) {
+            *backend_out = backends[i];
+            return CKV_OK;
+        }
+        size_t used = strlen(reasons);
+        snprintf(reasons + used, sizeof reasons - used, "%s%s", i > 0 ? "; " : "", ckv_last_error());
+    }
+    return ckv_fail(CKV_ERROR_UNSUPPORTED, "attention: no backend supports this call: %s", reasons);
+}
+
+static ckv_status check_struct(const ckv_attention_args *args)
+{
+    if (args == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: args is NULL");
+    if (args->struct_size != sizeof *args)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: struct_size is %zu, this library's is %zu", args->struct_size,
+                        sizeof *args);
+    if (args->cache == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: cache is NULL; this call attends over a cache");
+    return CKV_OK;
+}
+
+static ckv_status check_sizes(const ckv_attention_args *args)
+{
+    const ckv_pool_config *pool = pool_config(args);
+    if (args->layer < 0 || args->layer >= pool->layers)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: layer %" PRId64 " is outside [0, %" PRId64 ")", args->layer,
+                        pool->layers);
+    if (args->q_heads < 1 || args->q_heads % pool->kv_heads != 0)
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "attention: q_heads %" PRId64 " is not a positive multiple of the cache's kv_heads %" PRId64,
+                        args->q_heads, pool->kv_heads);
+    if (args->seq_len == 0)
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "attention: seq_len must be given with a cache: the number of real tokens among the %" PRId64
+                        " rows, "
+                        "which the tensors do not tell and padding must not enter the cache",
+                        args->rows);
+    if (args->seq_len < 0 || args->seq_len > args->rows)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: seq_len %" PRId64 " is outside [1, rows = %" PRId64 "]",
+                        args->seq_len, args->rows);
+    if (args->causal_block_size < 0 || (args->causal_block_size > 0 && args->seq_len % args->causal_block_size != 0))
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "attention: seq_len %" PRId64 " is not a multiple of causal_block_size %" PRId64, args->seq_len,
+                        args->causal_block_size);
+    return CKV_OK;
+}
+
+static ckv_status check_tensors(const ckv_attention_args *args)
+{
+    const struct {
+        const char *name;
+        const void *tensor;
+    } tensors[] = {{"q", args->q}, {"kv.k", args->kv.k}, {"kv.v", args->kv.v}, {"out", args->out}};
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        if (tensors[i].tensor == NULL)
+            return ckv_fail(CKV_ERROR_INVALID, "attention: %s is NULL", tensors[i].name);
+    if ((args->out_token_stride == 0 && args->rows > 1) || (args->out_head_stride == 0 && args->q_heads > 1))
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "attention: out strides %" PRId64 " (token) and %" PRId64
+                        " (head) put several results in one place",
+                        args->out_token_stride, args->out_head_stride);
+    if (!isfinite(args->scale) || args->scale < 0)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: scale %g must be finite and not negative", args->scale);
+    if (args->mask < CKV_MASK_NONE || args->mask > CKV_MASK_CUSTOM)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: unknown mask %d", (int)args->mask);
+    if (args->quantization < CKV_QUANT_NONE || args->quantization > CKV_QUANT_FP8)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: unknown quantization %d", (int)args->quantization);
+    return CKV_OK;
+}
+
+/* The rollout can stage this forward; fetches what its kernels read. */
+static ckv_status check_state(const ckv_attention_args *args, ckv_block_view *view_out)
+{
+    ckv_cache_state state = ckv_cache_get_state(args->cache);
+    if (!state.is_open)
+        return ckv_fail(CKV_ERROR_STATE, "attention: the cache has no open rollout");
+    if (args->seq_len > state.max_staged_tokens)
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "attention: seq_len %" PRId64 " exceeds the rollout's max_staged_tokens %" PRId64,
+                        args->seq_len, state.max_staged_tokens);
+    return ckv_cache_block_view(args->cache, args->causal_block_size, view_out);
+}
+
+static ckv_attention_args completed(const ckv_attention_args *args)
+{
+    ckv_attention_args full = *args;
+    if (full.causal_block_size == 0)
+        full.causal_block_size = full.seq_len;
+    if (full.scale == 0)
+        full.scale = 1 / sqrt((double)pool_config(args)->head_dim);
+    return full;
+}
+
+/* Rows of out at and past seq_len. Each head is a 2-D fill, from its lowest address because the pitch is unsigned. */
+static ckv_status zero_padding_rows(const ckv_attention_args *args, ckv_stream stream)
+{
+    int64_t padding_rows = args->rows - args->seq_len;
+    if (padding_rows == 0)
+        return CKV_OK;
+    const ckv_pool_config *pool = pool_config(args);
+    const ckv_device *device = pool->device == NULL ? &ckv_device_host : pool->device;
+    int64_t element_bytes = (int64_t)ckv_dtype_bytes(pool->dtype);
+    int64_t pitch = args->out_token_stride;
+    int64_t first_row = pitch < 0 ? args->rows - 1 : args->seq_len;
+    for (int64_t head = 0; head < args->q_heads; head++) {
+        char *first = (char *)args->out + (first_row * pitch + head * args->out_head_stride) * element_bytes;
+        CKV_TRY(device->fill_2d(first, (size_t)((pitch < 0 ? -pitch : pitch) * element_bytes), 0,
+                                (size_t)(pool->head_dim * element_bytes), (size_t)padding_rows, stream));
+    }
+    return CKV_OK;
+}
+
+ckv_status ckv_attention_supports(const char *backend, const ckv_attention_args *args)
+{
+    CKV_TRY(check_struct(args));
+    if (backend == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: backend name is NULL");
+    const ckv_attention_backend *found = NULL;
+    CKV_TRY(find_backend(backend, &found));
+    ckv_attention_args full = completed(args);
+    return found->supports(&full);
+}
+
+ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
+{
+    CKV_TRY(check_struct(args));
+    CKV_TRY(check_sizes(args));
+    CKV_TRY(check_tensors(args));
+    ckv_attention_args full = completed(args);
+    ckv_block_view view;
+    CKV_TRY(check_state(&full, &view));
+    const ckv_attention_backend *backend = NULL;
+    CKV_TRY(choose_backend(&full, &backend));
+
+    void *plan = NULL;
+    CKV_TRY(backend->prepare(&full, &view, &plan));
+    ckv_status status;
+    CKV_TRY_GOTO(
+        ckv_cache_write_staged(full.cache, full.layer, full.seq_len, full.causal_block_size, &full.kv, 1, stream),
+        release);
+    CKV_TRY_GOTO(backend->run(&full, &view, plan, stream), release);
+    status = zero_padding_rows(&full, stream);
+release:
+    backend->release(plan);
+    return status;
+}
