@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The kernels of the cache through the device table: one list of cases for the host twins and for a GPU. */
+#include "kernels/copy_kv_slots/copy_kv_slots.h"
+#include "kernels/exchange_heads/exchange_heads.h"
+#include "kernels/rotate_rows/rotate_rows.h"
+#include "kernels/scatter_kv_slots/scatter_kv_slots.h"
+#include "tests/support/device_memory.h"
+#include "tests/support/random.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void fill_random(ckv_random *random, void *memory, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        ((unsigned char *)memory)[i] = (unsigned char)ckv_random_next(random);
+}
+
+/* torch.roll along the last dimension: column c goes to (c + shift) mod columns. */
+static void expect_rotation(int64_t rows, int64_t columns, int64_t bytes, int64_t row_stride, int64_t shift)
+{
+    ckv_random random = {ckv_test_seed()};
+    size_t size = (size_t)(rows * row_stride + 16);
+    char *before = malloc(size), *after = malloc(size), *expected = malloc(size);
+    fill_random(&random, before, size);
+    memcpy(expected, before, size);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t column = 0; column < columns; column++) {
+            int64_t to = ((column + shift % columns) % columns + columns) % columns;
+            memcpy(expected + row * row_stride + to * bytes, before + row * row_stride + column * bytes, (size_t)bytes);
+        }
+    char *data = test_upload(before, size);
+    ckv_rotate_rows_params params = {data, rows, columns, bytes, row_stride, shift};
+    assert_ok(test_device()->rotate_rows(&params, NULL));
+    test_download(after, data, size);
+    if (memcmp(after, expected, size) != 0)
+        fail_msg("[%" PRId64 ", %" PRId64 "] of %" PRId64 " bytes, stride %" PRId64 ", shift %" PRId64, rows, columns,
+                 bytes, row_stride, shift);
+    test_device()->free(data);
+    free(before);
+    free(after);
+    free(expected);
+}
+
+static void rotate_rows_like_roll(void **state)
+{
+    (void)state;
+    static const int64_t columns[] = {1, 2, 3, 7, 64, 257};
+    static const int64_t shifts[] = {0, 1, -1, 2, -3, 256, -257, 1000003, -1000003};
+    for (int64_t bytes = 1; bytes <= 16; bytes *= 2)
+        for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
+            for (size_t s = 0; s < sizeof shifts / sizeof *shifts; s++)
+                for (int64_t gap = 0; gap <= 32; gap += 32) /* what lies between rows stays */
+                    expect_rotation(3, columns[c], bytes, columns[c] * bytes + gap, shifts[s]);
+}
+
+static void rotate_rows_extreme_shifts(void **state)
+{
+    (void)state;
+    expect_rotation(2, 11, 4, 44, INT64_MAX);
+    expect_rotation(2, 11, 4, 44, INT64_MIN);
+    expect_rotation(2, 11, 4, 44, INT64_MIN + 1);
+}
+
+static void rotate_rows_more_rows_than_a_grid_dimension(void **state)
+{
+    (void)state;
+    expect_rotation(70000, 3, 4, 12, 1);
+}
+
+static void rotate_rows_empty_shapes(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][2] = {{3, 0}, {0, 4}, {0, 0}, {5, 1}};
+    int32_t untouched[5] = {1, 2, 3, 4, 5}, after[5];
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        void *data = test_upload(untouched, sizeof untouched);
+        ckv_rotate_rows_params params = {data, shapes[i][0], shapes[i][1], 4, 4, 3};
+        assert_ok(test_device()->rotate_rows(&params, NULL));
+        test_download(after, data, sizeof after);
+        assert_memory_equal(after, untouched, sizeof after);
+        test_device()->free(data);
+    }
+}
+
+static void rotate_rows_bad_arguments(void **state)
+{
+    (void)state;
+    static const int64_t bytes[] = {0, 3, 5, 32, -4};
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++) {
+        ckv_rotate_rows_params params = {NULL, 2, 2, bytes[i], 64, 1};
+        assert_status(test_device()->rotate_rows(&params, NULL), CKV_ERROR_INVALID);
+    }
+    ckv_rotate_rows_params negative = {NULL, -1, 2, 4, 8, 1};
+    assert_status(test_device()->rotate_rows(&negative, NULL), CKV_ERROR_INVALID);
+}
+
+enum { PAGES = 5, PAGE = 4, HEADS = 3, ROW = 24, LAYERS = 2, SLOTS = PAGES * PAGE };
+
+/* A small pool in the layout [layers][pages][K, V][heads][page][row], with a guard page. */
+enum {
+    HEAD_STRIDE = PAGE * ROW,
+    KV_STRIDE = HEADS * HEAD_STRIDE,
+    PAGE_STRIDE = 2 * KV_STRIDE,
+    LAYER_STRIDE = (PAGES + 1) * PAGE_STRIDE,
+    POOL_BYTES = LAYERS * LAYER_STRIDE,
+};
+
+static ckv_pool_view pool_view(void *base)
+{
+    return (ckv_pool_view){base, LAYER_STRIDE, PAGE_STRIDE, KV_STRIDE, HEAD_STRIDE, ROW, PAGES, PAGES};
+}
+
+static char *pool_row(char *pool, int layer, int kv, int head, int64_t slot)
+{
+    return pool + layer * LAYER_STRIDE + slot / PAGE * PAGE_STRIDE + kv * KV_STRIDE + head * HEAD_STRIDE +
+           slot % PAGE * ROW;
+}
+
+typedef struct scatter_case {
+    int64_t k_token, k_head, v_token, v_head; /* strides in bytes */
+    int use_source, use_second, skip_k;
+} scatter_case;
+
+static void expect_scatter(const scatter_case *c)
+{
+    enum { ENTRIES = 6, SOURCE_BYTES = 4096 };
+    static const int64_t source_index[ENTRIES] = {2, 0, 5, 5, 1, 3};
+    static const int64_t destination[ENTRIES] = {7, 0, 19, 3, 12, 4};
+    static const int64_t destination2[ENTRIES] = {8, 1, 18, 2, 13, 5};
+    ckv_random random = {ckv_test_seed()};
+    char pool[LAYER_STRIDE], after[LAYER_STRIDE], k[SOURCE_BYTES], v[SOURCE_BYTES];
+    fill_random(&random, pool, sizeof pool);
+    fill_random(&random, k, sizeof k);
+    fill_random(&random, v, sizeof v);
+    char *device_pool = test_upload(pool, sizeof pool), *device_k = test_upload(k, sizeof k),
+         *device_v = test_upload(v, sizeof v);
+    int64_t *device_source = test_upload(source_index, sizeof source_index),
+            *device_first = test_upload(destination, sizeof destination),
+            *device_second = test_upload(destination2, sizeof destination2);
+    const int64_t middle = SOURCE_BYTES / 2; /* room for negative strides */
+    ckv_scatter_kv_slots_params params = {.k_plane = device_pool,
+                                          .v_plane = device_pool + KV_STRIDE,
+                                          .page_stride = PAGE_STRIDE,
+                                          .head_stride = HEAD_STRIDE,
+                                          .slot_stride = ROW,
+                                          .tokens_per_page = PAGE,
+                                          .num_slots = SLOTS,
+                                          .kv_heads = HEADS,
+                                          .row_bytes = ROW,
+                                          .k = c->skip_k ? NULL : device_k + middle,
+                                          .v = device_v + middle,
+                                          .k_token_stride = c->k_token,
+                                          .k_head_stride = c->k_head,
+                                          .v_token_stride = c->v_token,
+                                          .v_head_stride = c->v_head,
+                                          .entries = ENTRIES,
+                                          .source_index = c->use_source ? device_source : NULL,
+                                          .destination = device_first,
+                                          .destination2 = c->use_second ? device_second : NULL};
+    assert_ok(test_device()->scatter_kv_slots(&params, NULL));
+    test_download(after, device_pool, sizeof after);
+    for (int i = 0; i < ENTRIES; i++) {
+        int64_t token = c->use_source ? source_index[i] : i;
+        for (int head = 0; head < HEADS; head++)
+            for (int second = 0; second <= c->use_second; second++) {
+                int64_t slot = second ? destination2[i] : destination[i];
+                if (!c->skip_k)
+                    memcpy(pool_row(pool, 0, 0, head, slot), k + middle + token * c->k_token + head * c->k_head, ROW);
+                memcpy(pool_row(pool, 0, 1, head, slot), v + middle + token * c->v_token + head * c->v_head, ROW);
+            }
+    }
+    assert_memory_equal(after, pool, sizeof pool);
+    void *all[] = {device_pool, device_k, device_v, device_source, device_first, device_second};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        test_device()->free(all[i]);
+}
+
+static void scatter_reads_any_stride(void **state)
+{
+    (void)state;
+    static const int64_t strides[][4] = {
+        {HEADS * ROW, ROW, HEADS * ROW, ROW},         /* dense */
+        {9 * ROW, ROW, 9 * ROW, ROW},                 /* slices of a fused projection */
+        {ROW, 6 * ROW, ROW, 6 * ROW},                 /* head-major */
+        {-HEADS * ROW, ROW, HEADS * ROW, -ROW},       /* backwards */
+        {0, 0, 0, 0},                                 /* one vector for all */
+        {HEADS * ROW + 2, ROW, HEADS * ROW, ROW + 2}, /* addresses that allow narrow loads only */
+        {HEADS * ROW, ROW, ROW, 6 * ROW},             /* K and V differ */
+    };
+    for (size_t i = 0; i < sizeof strides / sizeof *strides; i++)
+        for (int mode = 0; mode < 8; mode++) {
+            scatter_case c = {strides[i][0], strides[i][1], strides[i][2], strides[i][3],
+                              mode & 1,      mode >> 1 & 1, mode >> 2 & 1};
+            expect_scatter(&c);
+        }
+}
+
+static void scatter_refuses_slots_outside_the_pool(void **state)
+{
+    (void)state;
+    if (!test_device()->host_addressable)
+        ckv_test_skip("slots are checked on the host only");
+    char pool[LAYER_STRIDE] = {0}, before[LAYER_STRIDE] = {0}, kv[ROW * HEADS] = {1};
+    int64_t good[2] = {0, 1}, bad[][2] = {{0, SLOTS}, {-1, 0}, {0, INT64_MAX}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ckv_scatter_kv_slots_params params = {.k_plane = pool,
+                                              .v_plane = pool + KV_STRIDE,
+                                              .page_stride = PAGE_STRIDE,
+                                              .head_stride = HEAD_STRIDE,
+                                              .slot_stride = ROW,
+                                              .tokens_per_page = PAGE,
+                                              .num_slots = SLOTS,
+                                              .kv_heads = HEADS,
+                                              .row_bytes = ROW,
+                                              .k = kv,
+                                              .v = kv,
+                                              .entries = 2,
+                                              .destination = good,
+                                              .destination2 = bad[i]};
+        assert_status(test_device()->scatter_kv_slots(&params, NULL), CKV_ERROR_INVALID);
+        params.destination = bad[i];
+        params.destination2 = NULL;
+        assert_status(test_device()->scatter_kv_slots(&params, NULL), CKV_ERROR_INVALID);
+        assert_memory_equal(pool, before, sizeof pool);
+    }
+}
+
+static ckv_copy_kv_slots_params copy_params(void *pool, int64_t entries, const int64_t *source,
+                                            const int64_t *destination)
+{
+    return (ckv_copy_kv_slots_params){.pool = pool_view(pool),
+                                      .tokens_per_page = PAGE,
+                                      .layers = LAYERS,
+                                      .kv_heads = HEADS,
+                                      .row_bytes = ROW,
+                                      .entries = entries,
+                                      .source = source,
+                                      .destination = destination};
+}
+
+static void copy_moves_all_layers_and_heads(void **state)
+{
+    (void)state;
+    static const int64_t source[] = {0, 5, -1, 19, 5, 2, -1}, destination[] = {1, 6, 7, 18, 4, -1, -1};
+    enum { ENTRIES = sizeof source / sizeof *source };
+    ckv_random random = {ckv_test_seed()};
+    char pool[POOL_BYTES], expected[POOL_BYTES], after[POOL_BYTES];
+    fill_random(&random, pool, sizeof pool);
+    memcpy(expected, pool, sizeof pool);
+    for (int i = 0; i < ENTRIES; i++)
+        for (int layer = 0; layer < LAYERS && source[i] >= 0 && destination[i] >= 0; layer++)
+            for (int kv = 0; kv < 2; kv++)
+                for (int head = 0; head < HEADS; head++)
+                    memcpy(pool_row(expected, layer, kv, head, destination[i]),
+                           pool_row(pool, layer, kv, head, source[i]), ROW);
+    void *device_pool = test_upload(pool, sizeof pool);
+    int64_t *from = test_upload(source, sizeof source), *to = test_upload(destination, sizeof destination);
+    ckv_copy_kv_slots_params params = copy_params(device_pool, ENTRIES, from, to);
+    assert_ok(test_device()->copy_kv_slots(&params, NULL));
+    test_download(after, device_pool, sizeof after);
+    assert_memory_equal(after, expected, sizeof after);
+    params.entries = 0;
+    assert_ok(test_device()->copy_kv_slots(&params, NULL));
+    test_device()->free(device_pool);
+    test_device()->free(from);
+    test_device()->free(to);
+}
+
+static void copy_refuses_slots_outside_the_pool(void **state)
+{
+    (void)state;
+    if (!test_device()->host_addressable)
+        ckv_test_skip("slots are checked on the host only");
+    char pool[POOL_BYTES] = {0}, before[POOL_BYTES] = {0};
+    int64_t inside[] = {0, 1}, outside[] = {2, SLOTS};
+    ckv_copy_kv_slots_params params = copy_params(pool, 2, inside, outside);
+    assert_status(test_device()->copy_kv_slots(&params, NULL), CKV_ERROR_INVALID);
+    params = copy_params(pool, 2, outside, inside);
+    assert_status(test_device()->copy_kv_slots(&params, NULL), CKV_ERROR_INVALID);
+    assert_non_null(strstr(ckv_last_error(), "entry 1"));
+    assert_memory_equal(pool, before, sizeof pool);
+}
+
+/* Packing then unpacking with other strides moves every vector where plan arithmetic says. */
+static void exchange_heads_packs_and_unpacks(void **state)
+{
+    (void)state;
+    enum { TOKENS = 5, ALL_HEADS = 6, RANKS = 3, MINE = ALL_HEADS / RANKS, BYTES = TOKENS * ALL_HEADS * ROW };
+    ckv_random random = {ckv_test_seed()};
+    char tensor[BYTES], packed[BYTES], back[BYTES];
+    fill_random(&random, tensor, sizeof tensor);
+    char *device_tensor = test_upload(tensor, sizeof tensor), *device_packed = test_upload(packed, sizeof packed),
+         *device_back = test_upload(tensor, sizeof tensor);
+    ckv_exchange_heads_params params = {.pack = 1, .chunks = RANKS, .num_tensors = 1};
+    params.tensors[0] = (ckv_exchange_tensor){.tensor = device_tensor,
+                                              .token_stride_bytes = ALL_HEADS * ROW,
+                                              .head_stride_bytes = ROW,
+                                              .packed = device_packed,
+                                              .chunk_stride_bytes = TOKENS * MINE * ROW,
+                                              .chunk_tokens = TOKENS,
+                                              .chunk_heads = MINE,
+                                              .chunk_head_step = MINE,
+                                              .row_bytes = ROW};
+    assert_ok(test_device()->exchange_heads(&params, NULL));
+    test_download(packed, device_packed, sizeof packed);
+    for (int rank = 0; rank < RANKS; rank++)
+        for (int token = 0; token < TOKENS; token++)
+            for (int head = 0; head < MINE; head++)
+                assert_memory_equal(packed + ((rank * TOKENS + token) * MINE + head) * ROW,
+                                    tensor + (token * ALL_HEADS + rank * MINE + head) * ROW, ROW);
+    params.pack = 0;
+    params.tensors[0].tensor = device_back; /* head-major this time */
+    params.tensors[0].token_stride_bytes = ROW;
+    params.tensors[0].head_stride_bytes = TOKENS * ROW;
+    assert_ok(test_device()->exchange_heads(&params, NULL));
+    test_download(back, device_back, sizeof back);
+    for (int token = 0; token < TOKENS; token++)
+        for (int head = 0; head < ALL_HEADS; head++)
+            assert_memory_equal(back + (head * TOKENS + token) * ROW, tensor + (token * ALL_HEADS + head) * ROW, ROW);
+    test_device()->free(device_tensor);
+    test_device()->free(device_packed);
+    test_device()->free(device_back);
+}
+
+static const ckv_test_case cases[] = {
+    CKV_CASE(rotate_rows_like_roll),
+    CKV_CASE(rotate_rows_extreme_shifts),
+    CKV_CASE(rotate_rows_more_rows_than_a_grid_dimension),
+    CKV_CASE(rotate_rows_empty_shapes),
+    CKV_CASE(rotate_rows_bad_arguments),
+    CKV_CASE(scatter_reads_any_stride),
+    CKV_CASE(scatter_refuses_slots_outside_the_pool),
+    CKV_CASE(copy_moves_all_layers_and_heads),
+    CKV_CASE(copy_refuses_slots_outside_the_pool),
+    CKV_CASE(exchange_heads_packs_and_unpacks),
+};
+
+CKV_TEST_MAIN("kernels", cases)
