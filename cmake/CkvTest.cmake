@@ -2,27 +2,34 @@
 # ckv_add_test(SUITE SOURCES FILE... CASES NAME... [RANKS N...] [LIBS TARGET...] [TIMEOUT SECONDS] [LABELS NAME...]
 #              [ARGS ARG...])
 #
-# One program test_SUITE; one CTest test SUITE.CASE per case, or SUITE.CASE-npN for each N of RANKS. TIMEOUT (60) is the
-# deadline of one case. Every name goes to test_cases.txt in the build folder, where `ckv lists check` reads it.
-define_property(GLOBAL PROPERTY CKV_TEST_CASES BRIEF_DOCS "Every CTest name" FULL_DOCS "Every CTest name")
-
-# Add a name to test_cases.txt; for tests that do not come from ckv_add_test.
-function(ckv_register_case name)
-  set_property(GLOBAL APPEND PROPERTY CKV_TEST_CASES ${name})
-endfunction()
-
-function(ckv_write_test_cases)
-  get_property(cases GLOBAL PROPERTY CKV_TEST_CASES)
-  list(SORT cases)
-  list(JOIN cases "\n" text)
+# One program test_SUITE; one CTest test SUITE.CASE per case, or with RANKS one SUITE.CASE-npN per case and N, for programs
+# with CKV_MPI_TEST_MAIN. Without MPI only one rank is registered. TIMEOUT (60) is the deadline of one case; ARGS follow
+# the case's name. Every test runs under ckv_case_launch, so 77 means that all ranks skipped.
+# Every name goes to test_cases.txt in the build folder, where `ckv lists check` reads it; a test that comes from elsewhere
+# appends its name to the global property CKV_TEST_NAMES.
+function(ckv_write_test_names)
+  get_property(names GLOBAL PROPERTY CKV_TEST_NAMES)
+  list(SORT names)
+  list(JOIN names "\n" text)
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_cases.txt CONTENT "${text}\n" @ONLY)
 endfunction()
-cmake_language(DEFER DIRECTORY ${PROJECT_SOURCE_DIR} CALL ckv_write_test_cases)
+cmake_language(DEFER DIRECTORY ${PROJECT_SOURCE_DIR} CALL ckv_write_test_names)
 
+# MPI libraries keep memory until the end, and say so to nobody; other leaks still count.
+set(CKV_TEST_ENVIRONMENT "")
+if(CKV_SANITIZE)
+  set(CKV_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
+endif()
+
+# The deadline of the case is the launcher's; CTest's own is for a launcher that fails, and leaves time for one that follows
+# another rank's (mpirun -np 2 ctest).
 function(ckv_add_case name program case ranks timeout labels arguments)
-  add_test(NAME ${name} COMMAND ${program} ${case} ${arguments})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS ${ranks} LABELS "${labels}" SKIP_RETURN_CODE 77)
-  ckv_register_case(${name})
+  add_test(NAME ${name} COMMAND ckv_case_launch --name ${name} --ranks ${ranks} --timeout ${timeout}
+    --record-dir ${PROJECT_BINARY_DIR}/test_records -- $<TARGET_FILE:${program}> ${case} ${arguments})
+  math(EXPR backstop "2 * ${timeout} + 60")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${backstop} PROCESSORS ${ranks} LABELS "${labels}"
+    SKIP_RETURN_CODE 77 ENVIRONMENT "${CKV_TEST_ENVIRONMENT}")
+  set_property(GLOBAL APPEND PROPERTY CKV_TEST_NAMES ${name})
 endfunction()
 
 function(ckv_add_test suite)
@@ -35,9 +42,22 @@ function(ckv_add_test suite)
   endif()
   set(program test_${suite})
   add_executable(${program} ${test_SOURCES})
-  target_link_libraries(${program} PRIVATE ckv_test_support ${test_LIBS})
 
-  foreach(case IN LISTS test_CASES)
-    ckv_add_case(${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "host;${test_LABELS}" "${test_ARGS}")
+  if(NOT test_RANKS)
+    target_link_libraries(${program} PRIVATE ckv_test_support ${test_LIBS})
+    foreach(case IN LISTS test_CASES)
+      ckv_add_case(${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "host;${test_LABELS}" "${test_ARGS}")
+    endforeach()
+    return()
+  endif()
+  target_link_libraries(${program} PRIVATE ckv_test_mpi ${test_LIBS})
+  foreach(ranks IN LISTS test_RANKS)
+    if(ranks GREATER 1 AND NOT CKV_HAVE_MPI)
+      continue()
+    endif()
+    foreach(case IN LISTS test_CASES)
+      ckv_add_case(${suite}.${case}-np${ranks} ${program} ${case} ${ranks} ${test_TIMEOUT} "mpi;np${ranks};${test_LABELS}"
+        "${test_ARGS}")
+    endforeach()
   endforeach()
 endfunction()

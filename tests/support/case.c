@@ -99,6 +99,12 @@ static void tell(const char *event, const char *where, const char *text)
             now.running ? now.running->name : "?", kind, run.rank, where, where[0] ? ": " : "", text, run.seed);
 }
 
+void case_tell_failure(const char *text)
+{
+    now.verdict = CKV_TEST_FAIL;
+    tell("failure", "", text);
+}
+
 static void trim_end(char *text)
 {
     size_t length = strlen(text);
@@ -237,13 +243,15 @@ static void record_start(void)
     record_end(&line);
 }
 
-static void record_verdict(void)
+void case_conclude(int verdict)
 {
+    now.verdict = verdict;
     record_line line;
     record_begin(&line, "end");
     record_text(&line, "case", now.running->name);
     record_text(&line, "verdict", verdict_name(now.verdict));
     record_end(&line);
+    now.running = NULL;
 }
 
 /* Each case is a CMocka group of its own. CMocka's return value only ever adds failures (leaked test_malloc blocks,
@@ -267,10 +275,7 @@ static int run_case(const ckv_test_case *test, const case_ranks *ranks)
         now.verdict = CKV_TEST_FAIL;
     if (now.verdict == CKV_TEST_FAIL && !now.told)
         tell_captured(report);
-    if (ranks != NULL)
-        now.verdict = ranks->settle(now.verdict);
-    record_verdict();
-    now.running = NULL;
+    case_conclude(ranks != NULL ? ranks->settle(now.verdict) : now.verdict);
     return now.verdict;
 }
 
@@ -383,7 +388,7 @@ int case_main(const char *suite, const ckv_test_case *cases, size_t num_cases, i
     atexit(on_exit_inside_case);
     int code = run_selected(cases, num_cases, argv + optind, argc - optind, ranks);
     if (ranks != NULL)
-        ranks->finish();
+        ranks->finish(code);
     return code;
 }
 
