@@ -3,6 +3,7 @@
 
 #include "lib/attention/backend.h"
 #include "lib/device/device.h"
+#include "lib/pool/pool.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
 
@@ -183,7 +184,7 @@ static ckv_status zero_padding_rows(const ckv_attention_args *args, ckv_stream s
     if (padding_rows == 0)
         return CKV_OK;
     const ckv_pool_config *pool = pool_config(args);
-    const ckv_device *device = pool->device == NULL ? &ckv_device_host : pool->device;
+    const ckv_device *device = ckv_pool_device(ckv_cache_pool(args->cache));
     int64_t element_bytes = (int64_t)ckv_dtype_bytes(pool->dtype);
     int64_t pitch = args->out_token_stride;
     int64_t first_row = pitch < 0 ? args->rows - 1 : args->seq_len;

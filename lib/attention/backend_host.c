@@ -4,6 +4,7 @@
 #include "lib/attention/backend.h"
 #include "lib/attention/host_tile.h"
 #include "lib/device/device.h"
+#include "lib/pool/pool.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
 
@@ -28,24 +29,20 @@ typedef struct host_call {
     host_plan *plan;
 } host_call;
 
-static const ckv_device *device_of(const ckv_pool_config *pool)
-{
-    return pool->device == NULL ? &ckv_device_host : pool->device;
-}
-
 static ckv_status host_supports(const ckv_attention_args *args)
 {
-    const ckv_pool_config *pool = ckv_pool_get_config(ckv_cache_pool(args->cache));
-    if (!device_of(pool)->host_addressable)
+    ckv_pool *pool = ckv_cache_pool(args->cache);
+    const ckv_device *device = ckv_pool_device(pool);
+    if (!device->host_addressable)
         return ckv_fail(CKV_ERROR_UNSUPPORTED, "attention: backend host cannot read the memory of device %s",
-                        device_of(pool)->name);
+                        device->name);
     if (args->mask != CKV_MASK_NONE)
         return ckv_fail(CKV_ERROR_UNSUPPORTED,
                         "attention: backend host takes no mask with a cache: the rows already hold exactly the window");
     if (args->quantization != CKV_QUANT_NONE)
         return ckv_fail(CKV_ERROR_UNSUPPORTED,
                         "attention: backend host takes no quantization with a cache: pages hold %s",
-                        ckv_dtype_name(pool->dtype));
+                        ckv_dtype_name(ckv_pool_get_config(pool)->dtype));
     return CKV_OK;
 }
 
@@ -215,7 +212,7 @@ static ckv_status host_run(const ckv_attention_args *args, const ckv_block_view 
         .plan = plan,
     };
     call.group = args->q_heads / call.pool->kv_heads;
-    CKV_TRY(device_of(call.pool)->wait(stream));
+    CKV_TRY(ckv_pool_device(pool)->wait(stream));
     for (int64_t block = 0; block < args->seq_len / args->causal_block_size; block++)
         for (int64_t kv_head = 0; kv_head < call.pool->kv_heads; kv_head++)
             attend_block(&call, block, kv_head);
