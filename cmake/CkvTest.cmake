@@ -61,3 +61,13 @@ function(ckv_add_test suite)
     endforeach()
   endforeach()
 endfunction()
+
+# ckv_add_command(NAME TIMEOUT_SECONDS COMMAND ARG...): a test that is no program of ours with cases.
+function(ckv_add_command name timeout)
+  add_test(NAME ${name} COMMAND ckv_case_launch --name ${name} --ranks 1 --timeout ${timeout}
+    --unrecorded --record-dir ${PROJECT_BINARY_DIR}/test_records -- ${ARGN})
+  math(EXPR backstop "2 * ${timeout} + 60")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${backstop} LABELS host SKIP_RETURN_CODE 77
+    ENVIRONMENT "${CKV_TEST_ENVIRONMENT}")
+  set_property(GLOBAL APPEND PROPERTY CKV_TEST_NAMES ${name})
+endfunction()

@@ -15,7 +15,8 @@
 #include <unistd.h>
 
 static const char usage[] =
-    "Usage: ckv_case_launch --name SUITE.CASE [--ranks N] [--timeout SECONDS] [--record-dir DIR] -- PROGRAM [ARG...]\n"
+    "Usage: ckv_case_launch --name SUITE.CASE [--ranks N] [--timeout SECONDS] [--unrecorded] [--record-dir DIR] -- "
+    "PROGRAM [ARG...]\n"
     "\n"
     "Run PROGRAM on N ranks (1) under a mpirun of its own, and judge it by what its ranks recorded.\n"
     "As a rank of an MPI job (mpirun -np 2 ctest), rank 0 runs the case and the others report its verdict.\n"
@@ -23,6 +24,7 @@ static const char usage[] =
     "  --name        name of the case, for the verdict\n"
     "  --ranks       1 runs PROGRAM directly\n"
     "  --timeout     deadline of the case in seconds (60)\n"
+    "  --unrecorded  PROGRAM keeps no records; its exit code is the verdict\n"
     "  --record-dir  folder for logs and records (.); those of a failed case are kept\n"
     "\n"
     "Exit codes: 0 pass, 1 fail, 2 usage, 3 the machinery failed, 4 hang, 77 skipped on all ranks.\n";
@@ -38,6 +40,7 @@ typedef struct arguments {
     const char *name;
     int ranks;
     double timeout_s;
+    bool unrecorded;
     const char *record_dir;
     char **program;
 } arguments;
@@ -68,10 +71,13 @@ static bool parse_number(const char *text, double minimum, double maximum, doubl
 
 static int parse(int argc, char **argv, arguments *out)
 {
-    static const struct option options[] = {
-        {"name", required_argument, NULL, 'n'},    {"ranks", required_argument, NULL, 'r'},
-        {"timeout", required_argument, NULL, 't'}, {"record-dir", required_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"name", required_argument, NULL, 'n'},
+                                            {"ranks", required_argument, NULL, 'r'},
+                                            {"timeout", required_argument, NULL, 't'},
+                                            {"record-dir", required_argument, NULL, 'd'},
+                                            {"unrecorded", no_argument, NULL, 'u'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
     *out = (arguments){.ranks = 1, .timeout_s = 60, .record_dir = "."};
     double ranks = 1;
     for (int option; (option = getopt_long(argc, argv, "+", options, NULL)) != -1;) {
@@ -90,6 +96,9 @@ static int parse(int argc, char **argv, arguments *out)
             break;
         case 'd':
             out->record_dir = optarg;
+            break;
+        case 'u':
+            out->unrecorded = true;
             break;
         case 'h':
             fputs(usage, stdout);
@@ -248,7 +257,8 @@ static harness_verdict run_case(const char *self, const arguments *options, cons
                        .context = &records,
                        .doomed_s = doomed_s};
     harness_outcome outcome = harness_run(&job);
-    verdict = harness_judge(records.path, options->ranks, &outcome);
+    verdict =
+        options->unrecorded ? harness_judge_program(&outcome) : harness_judge(records.path, options->ranks, &outcome);
     harness_launch_clear(&launch);
 
     print_logs(&records);

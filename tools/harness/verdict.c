@@ -292,3 +292,19 @@ harness_verdict harness_judge(const char *record_path, int ranks, const harness_
         judge_verdicts(&verdict, reports, count, outcome);
     return verdict;
 }
+
+harness_verdict harness_judge_program(const harness_outcome *outcome)
+{
+    harness_verdict verdict = {.code = HARNESS_ERROR};
+    if (judge_machinery(&verdict, 1, outcome))
+        return verdict;
+    if (outcome->timed_out)
+        decide(&verdict, HARNESS_HANG, "did not end in time");
+    else if (outcome->exit_code == HARNESS_SKIP)
+        decide(&verdict, HARNESS_SKIP, "%s", "");
+    else if (outcome->exit_code != HARNESS_PASS)
+        decide(&verdict, HARNESS_FAIL, "%s", ending(outcome));
+    else
+        decide(&verdict, HARNESS_PASS, "%s", "");
+    return verdict;
+}

@@ -29,6 +29,9 @@ const char *harness_verdict_name(int code);
  * the earliest failure or fatal signal, not those that died of it. */
 harness_verdict harness_judge(const char *record_path, int ranks, const harness_outcome *outcome);
 
+/* Judge a program that keeps no records: by its exit code. */
+harness_verdict harness_judge_program(const harness_outcome *outcome);
+
 /* Some rank has recorded a failure or a fatal signal: the end is near, or overdue. */
 bool harness_records_doomed(const char *record_path, int ranks);
 

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+# Build and run examples/rollout.c the way a consumer would. WAY: find_package, pkg_config or add_subdirectory.
+file(REMOVE_RECURSE ${WORK_DIR})
+file(MAKE_DIRECTORY ${WORK_DIR})
+
+function(run)
+  execute_process(COMMAND ${ARGV} WORKING_DIRECTORY ${WORK_DIR} RESULT_VARIABLE result OUTPUT_VARIABLE output
+    ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "${ARGV}\n${output}")
+  endif()
+endfunction()
+
+file(WRITE ${WORK_DIR}/cxx.cpp "#include <ckv/ckv.h>\nint main() { return ckv_status_name(CKV_OK)[0] == 'O' ? 0 : 1; }\n")
+set(project "cmake_minimum_required(VERSION 3.25)\nproject(consumer C CXX)\n")
+set(targets "add_executable(rollout ${SOURCE_DIR}/examples/rollout.c)\ntarget_link_libraries(rollout ckv::ckv)
+add_executable(cxx cxx.cpp)\ntarget_link_libraries(cxx ckv::ckv)\n")
+set(prefix ${WORK_DIR}/prefix)
+if(NOT WAY STREQUAL "add_subdirectory")
+  run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
+  run(${prefix}/bin/ckv --version)
+endif()
+
+if(WAY STREQUAL "pkg_config")
+  file(GLOB_RECURSE pc ${prefix}/*/ckv.pc)
+  cmake_path(GET pc PARENT_PATH pc_dir)
+  set(ENV{PKG_CONFIG_PATH} ${pc_dir})
+  run(sh -c "${C_COMPILER} ${C_FLAGS} -o rollout ${SOURCE_DIR}/examples/rollout.c $(pkg-config --cflags --libs ckv) -Wl,-rpath,$(pkg-config --variable=libdir ckv)")
+  run(./rollout)
+else()
+  if(WAY STREQUAL "find_package")
+    file(WRITE ${WORK_DIR}/CMakeLists.txt "${project}find_package(ckv 0.1 REQUIRED)\n${targets}")
+  else()
+    file(WRITE ${WORK_DIR}/CMakeLists.txt "${project}set(CKV_CUDA OFF)\nadd_subdirectory(${SOURCE_DIR} ckv)\n${targets}")
+  endif()
+  run(${CMAKE_COMMAND} -S . -B build -DCMAKE_PREFIX_PATH=${prefix} -DCMAKE_C_COMPILER=${C_COMPILER}
+    -DCMAKE_C_FLAGS=${C_FLAGS} -DCMAKE_CXX_FLAGS=${C_FLAGS})
+  run(${CMAKE_COMMAND} --build build)
+  run(build/rollout)
+  run(build/cxx)
+endif()
