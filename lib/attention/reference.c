@@ -118,11 +118,14 @@ static ckv_status reserve(const ckv_reference *reference, ckv_reference_layer *l
         !ckv_mul_i64(elements, (int64_t)sizeof(float), &bytes))
         return ckv_fail(CKV_ERROR_MEMORY, "reference: %" PRId64 " tokens do not fit 64 bits", tokens);
     float *k = realloc(layer->k, (size_t)bytes);
-    layer->k = k == NULL ? layer->k : k;
+    if (k != NULL)
+        layer->k = k;
     float *v = realloc(layer->v, (size_t)bytes);
-    layer->v = v == NULL ? layer->v : v;
+    if (v != NULL)
+        layer->v = v;
     unsigned char *written = realloc(layer->written, (size_t)capacity);
-    layer->written = written == NULL ? layer->written : written;
+    if (written != NULL)
+        layer->written = written;
     if (k == NULL || v == NULL || written == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "reference: cannot allocate 2 x %" PRId64 " bytes for %" PRId64 " tokens",
                         bytes, capacity);
