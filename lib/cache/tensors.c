@@ -66,7 +66,7 @@ static void carve_copy_list(ckv_cache_tensors *tensors, carving *carver)
     }
 }
 
-static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, char *base)
+static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, void *base)
 {
     carving carver = {.base = base};
     const ckv_geometry *geometry = &tensors->geometry;

@@ -6,13 +6,12 @@
 
 static _Thread_local char last_error[512];
 
-ckv_status ckv_fail(ckv_status status, const char *format, ...)
+void ckv_record_error(const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(last_error, sizeof last_error, format, arguments);
     va_end(arguments);
-    return status;
 }
 
 const char *ckv_last_error(void)

@@ -272,17 +272,12 @@ static void expect_unchanged(const ckv_cache *cache, snapshot before)
         expect_unchanged(cache, before_);                                                                              \
     } while (0)
 
-static void refused_operations_change_nothing(void **state)
+static void refuse_writes_and_commits(ckv_cache *cache, const ckv_rollout_config *config)
 {
-    (void)state;
-    ckv_rollout_config config = rollout(5, 20, 12, SIZES(12, 3), 2);
-    ckv_cache *cache = open_exact(2, 2, 8, &config);
-    prompt(cache, 5);
-    forward_and_expect(cache, 12, 3);
     float row[64] = {0};
     ckv_kv kv = ckv_kv_dense(row, row, 2, MODEL_HEAD_DIM), no_v = ckv_kv_dense(row, NULL, 2, MODEL_HEAD_DIM);
     int64_t resident = ckv_cache_get_state(cache).resident_tokens;
-    EXPECT_REFUSED(cache, ckv_cache_open(cache, &config, NULL), CKV_ERROR_STATE);
+    EXPECT_REFUSED(cache, ckv_cache_open(cache, config, NULL), CKV_ERROR_STATE);
     static const int64_t lengths[] = {INT64_MIN, -3, 0, 1, 13, 15, 24, INT64_MAX};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         EXPECT_REFUSED(cache, ckv_cache_write_staged(cache, 0, lengths[i], 12, &kv, 1, NULL), CKV_ERROR_INVALID);
@@ -305,9 +300,13 @@ static void refused_operations_change_nothing(void **state)
     ckv_block_view view;
     EXPECT_REFUSED(cache, ckv_cache_block_view(cache, 5, &view), CKV_ERROR_INVALID);
     assert_non_null(strstr(ckv_last_error(), "3, 12")); /* the declared ones are named */
-    forward_and_expect(cache, 12, 12);                  /* and the rollout goes on */
+}
 
-    ckv_cache_close(cache);
+static void refuse_everything_without_a_rollout(ckv_cache *cache)
+{
+    float row[64] = {0};
+    ckv_kv kv = ckv_kv_dense(row, row, 2, MODEL_HEAD_DIM);
+    ckv_block_view view;
     EXPECT_REFUSED(cache, ckv_cache_commit(cache, 1, NULL), CKV_ERROR_STATE);
     EXPECT_REFUSED(cache, ckv_cache_write_range(cache, 0, 0, 1, &kv, NULL), CKV_ERROR_STATE);
     EXPECT_REFUSED(cache, ckv_cache_zero_values(cache, 0, 0, 1, NULL), CKV_ERROR_STATE);
@@ -317,6 +316,19 @@ static void refused_operations_change_nothing(void **state)
     EXPECT_REFUSED(cache, ckv_cache_open(cache, &too_large, NULL), CKV_ERROR_CAPACITY);
     EXPECT_REFUSED(cache, ckv_cache_open(cache, &bad, NULL), CKV_ERROR_INVALID);
     EXPECT_REFUSED(cache, ckv_cache_open(cache, NULL, NULL), CKV_ERROR_INVALID);
+}
+
+static void refused_operations_change_nothing(void **state)
+{
+    (void)state;
+    ckv_rollout_config config = rollout(5, 20, 12, SIZES(12, 3), 2);
+    ckv_cache *cache = open_exact(2, 2, 8, &config);
+    prompt(cache, 5);
+    forward_and_expect(cache, 12, 3);
+    refuse_writes_and_commits(cache, &config);
+    forward_and_expect(cache, 12, 12); /* and the rollout goes on */
+    ckv_cache_close(cache);
+    refuse_everything_without_a_rollout(cache);
     assert_ok(ckv_cache_open(cache, &config, NULL));
     ckv_cache_destroy(&cache);
 }

@@ -145,24 +145,11 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     }
 }
 
-static char *list_geometries(int key, const char *text, void *input)
-{
-    (void)input;
-    if (key != ARGP_KEY_HELP_POST_DOC)
-        return (char *)(uintptr_t)text;
-    char *help = NULL;
-    return asprintf(&help, "%s%s", text, geometry_names()) < 0 ? NULL : help;
-}
-
-static const struct argp argp = {
-    .options = option_table,
-    .parser = parse_option,
-    .doc = "Tokens and bytes of K/V pool that a geometry needs, and the largest window that fits a budget."
-           "\vFor example: ckv size --geometry cosmos3-nano --ranks 2 --budget 40GiB\n\n"
-           "Exit status: 0 printed, 1 not even a window of 0 fits the budget, 2 the options make no sense.\n\n"
-           "Geometries: ",
-    .help_filter = list_geometries,
-};
+static const char doc_format[] =
+    "Tokens and bytes of K/V pool that a geometry needs, and the largest window that fits a budget."
+    "\vFor example: ckv size --geometry cosmos3-nano --ranks 2 --budget 40GiB\n\n"
+    "Exit status: 0 printed, 1 not even a window of 0 fits the budget, 2 the options make no sense.\n\n"
+    "Geometries: %s";
 
 typedef struct size_figures {
     ckv_rollout_size tokens;
@@ -228,6 +215,9 @@ int cmd_size(int argc, char **argv)
     size_options options = {.pool = ckv_pool_config_default(), .rollout = ckv_rollout_config_default(), .ranks = 1};
     options.pool.dtype = CKV_BF16;
     options.pool.tokens_per_page = 32;
+    char doc[1024];
+    snprintf(doc, sizeof doc, doc_format, geometry_names());
+    const struct argp argp = {.options = option_table, .parser = parse_option, .doc = doc};
     int result = cli_parse(&argp, argc, argv, &options);
     if (result != CLI_OK)
         return result;
