@@ -5,8 +5,8 @@
 
 #include <ckv/status.h>
 
-/* Record one line of detail for ckv_last_error(). */
-void ckv_record_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Record one line of detail for ckv_last_error(). Exported for libckv_mpi. */
+CKV_API void ckv_record_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Record why, and be `status`. A macro, so that static analysis sees that a failure is not CKV_OK. */
 #define ckv_fail(status, ...) (ckv_record_error(__VA_ARGS__), (status))
