@@ -265,7 +265,7 @@ ckv_status ckv_comm_create_threads(int ranks, int64_t timeout_ms, ckv_comm **com
     if (comms_out == NULL || ranks < 1 || timeout_ms < 0)
         return ckv_fail(CKV_ERROR_INVALID, "comm_create_threads: ranks %d (at least 1), timeout %lld ms (0 or more)%s",
                         ranks, (long long)timeout_ms, comms_out == NULL ? ", comms_out is NULL" : "");
-    thread_group *group;
+    thread_group *group = NULL;
     CKV_TRY(group_create(ranks, timeout_ms > 0 ? timeout_ms : DEFAULT_TIMEOUT_MS, &group));
     group_join(group); /* so that the group outlives a rank that cannot be made */
     ckv_status status = CKV_OK;

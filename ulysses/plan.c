@@ -42,6 +42,11 @@ int64_t ckv_ulysses_padding(int64_t seq_len, int64_t ranks)
     return rest == 0 ? 0 : ranks - rest;
 }
 
+int64_t ckv_ulysses_rows(int64_t seq_len, int64_t ranks)
+{
+    return seq_len / ranks + (ckv_ulysses_padding(seq_len, ranks) > 0);
+}
+
 ckv_status ckv_ulysses_check_seq_len(int64_t seq_len, int64_t rows, int64_t ranks)
 {
     int64_t padded;

@@ -23,6 +23,9 @@ CKV_NODISCARD ckv_status ckv_ulysses_plan_heads(int64_t q_heads, int64_t kv_head
 /* Rows a sharder adds behind seq_len tokens so that every rank gets the same number: (-seq_len) mod ranks. */
 int64_t ckv_ulysses_padding(int64_t seq_len, int64_t ranks);
 
+/* Rows of each rank: (seq_len + padding) / ranks. */
+int64_t ckv_ulysses_rows(int64_t seq_len, int64_t ranks);
+
 /* Whether seq_len is what a sharder would have made `rows` rows a rank of: ranks*rows - ranks < seq_len <= ranks*rows.
  * A count of one rank's tokens, and more padding than sharding can add, are refused. ERROR_INVALID with the numbers. */
 CKV_NODISCARD ckv_status ckv_ulysses_check_seq_len(int64_t seq_len, int64_t rows, int64_t ranks);

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The self and threads transports. */
+#include "tests/support/case.h"
+
+#include "tests/support/comm_conformance.h"
+#include "ulysses/comm.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONG_MS = 30000, MAX_RANKS = 8 };
+
+static void assert_passed(const char *failure)
+{
+    if (failure[0] != '\0')
+        fail_msg("%s", failure);
+}
+
+static void on_every_transport(rank_body body)
+{
+    assert_passed(ranks_run_on_self(body));
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
+        assert_passed(ranks_run_on_threads(ranks, LONG_MS, body));
+}
+
+#define DRIVE(name)                                                                                                    \
+    static void name(void **state)                                                                                     \
+    {                                                                                                                  \
+        (void)state;                                                                                                   \
+        on_every_transport(conform_##name);                                                                            \
+    }
+COMM_CONFORMANCE(DRIVE)
+
+static void agree_times_out(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        assert_passed(ranks_run_on_threads(ranks, COMM_SHORT_MS, conform_agree_times_out));
+}
+
+static void all_to_all_times_out(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        assert_passed(ranks_run_on_threads(ranks, COMM_SHORT_MS, conform_all_to_all_times_out));
+}
+
+/* One that comes after the others gave up is told the same. */
+static void latecomer_times_out_too(void **state)
+{
+    (void)state;
+    ckv_comm *comms[2];
+    assert_ok(ckv_comm_create_threads(2, 50, comms));
+    assert_status(ckv_comm_barrier(comms[0]), CKV_ERROR_TIMEOUT);
+    assert_status(ckv_comm_barrier(comms[1]), CKV_ERROR_TIMEOUT);
+    assert_non_null(strstr(ckv_last_error(), "not there: rank 1"));
+    ckv_comm_destroy(&comms[0]);
+    ckv_comm_destroy(&comms[1]);
+}
+
+static void mismatched_sizes(ckv_comm *comm, rank_report *report)
+{
+    char memory[64] = "";
+    ckv_comm_transfer transfers[MAX_RANKS];
+    for (int peer = 0; peer < ckv_comm_size(comm); peer++) {
+        ckv_comm_transfer transfer = {memory, 16, memory + 32, ckv_comm_rank(comm) == 1 && peer == 0 ? 8 : 16};
+        transfers[peer] = transfer;
+    }
+    RANK_STATUS(report, ckv_comm_all_to_all(comm, 1, transfers), CKV_ERROR_COMM);
+    RANK_DETAIL(report, "rank 0 sent 16 bytes to rank 1, which expects 8");
+    RANK_STATUS(report, ckv_comm_barrier(comm), CKV_ERROR_COMM);
+}
+
+/* All ranks learn of it, not only the one that noticed. */
+static void sizes_that_differ_fail_on_every_rank(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= MAX_RANKS; ranks++)
+        assert_passed(ranks_run_on_threads(ranks, LONG_MS, mismatched_sizes));
+}
+
+static void *wait_in_barrier(void *comm)
+{
+    return ckv_comm_barrier(comm) == CKV_OK ? comm : NULL;
+}
+
+/* Read from another thread while the rank is stuck. */
+static void record_shows_a_stuck_rank(void **state)
+{
+    (void)state;
+    ckv_comm *comms[2];
+    pthread_t thread;
+    assert_ok(ckv_comm_create_threads(2, LONG_MS, comms));
+    assert_string_equal(ckv_comm_last_operation(comms[0]).operation, "none");
+    assert_int_equal(pthread_create(&thread, NULL, wait_in_barrier, comms[0]), 0);
+    while (!ckv_comm_last_operation(comms[0]).in_progress)
+        ;
+    ckv_comm_record record = ckv_comm_last_operation(comms[0]);
+    assert_string_equal(record.operation, "barrier");
+    assert_int_equal(record.sequence, 1);
+    assert_int_equal(record.bytes, 1);
+    assert_ok(ckv_comm_barrier(comms[1]));
+    void *result = NULL;
+    pthread_join(thread, &result);
+    assert_ptr_equal(result, comms[0]);
+    ckv_comm_destroy(&comms[0]);
+    ckv_comm_destroy(&comms[1]);
+}
+
+static void destroy_takes_anything_and_never_waits(void **state)
+{
+    (void)state;
+    ckv_comm *comms[3], *none = NULL;
+    ckv_comm_destroy(NULL);
+    ckv_comm_destroy(&none);
+    assert_ok(ckv_comm_create_threads(3, LONG_MS, comms));
+    for (int rank = 2; rank >= 0; rank--) {
+        ckv_comm_destroy(&comms[rank]);
+        assert_null(comms[rank]);
+        ckv_comm_destroy(&comms[rank]);
+    }
+}
+
+static void refuses_bad_arguments(void **state)
+{
+    (void)state;
+    ckv_comm *comm = NULL;
+    assert_status(ckv_comm_create_self(NULL), CKV_ERROR_INVALID);
+    assert_status(ckv_comm_create_threads(0, 0, &comm), CKV_ERROR_INVALID);
+    assert_status(ckv_comm_create_threads(1, -1, &comm), CKV_ERROR_INVALID);
+    assert_status(ckv_comm_create_threads(1, 0, NULL), CKV_ERROR_INVALID);
+    assert_status(ckv_comm_agree(NULL, CKV_OK), CKV_ERROR_INVALID);
+    assert_status(ckv_comm_barrier(NULL), CKV_ERROR_INVALID);
+    assert_null(comm);
+}
+
+#define ROW(name) CKV_CASE(name),
+static const ckv_test_case cases[] = {
+    COMM_CONFORMANCE(ROW) /* written once */
+    CKV_CASE(agree_times_out),
+    CKV_CASE(all_to_all_times_out),
+    CKV_CASE(latecomer_times_out_too),
+    CKV_CASE(sizes_that_differ_fail_on_every_rank),
+    CKV_CASE(record_shows_a_stuck_rank),
+    CKV_CASE(destroy_takes_anything_and_never_waits),
+    CKV_CASE(refuses_bad_arguments),
+};
+
+CKV_TEST_MAIN("comm", cases)

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bodies that several ranks run at once, over any transport. A body may run on a thread that CMocka knows nothing of,
+ * and must not leave through a jump, so it reports instead of asserting. After a failed check a rank leaves its body;
+ * the others then run into the deadline of their communicator, not into a hang. */
+#ifndef CKV_TESTS_SUPPORT_RANKS_H
+#define CKV_TESTS_SUPPORT_RANKS_H
+
+#include <ckv/comm.h>
+
+typedef struct rank_report {
+    int failed;
+    char text[640]; /* of the first failure */
+} rank_report;
+
+typedef void (*rank_body)(ckv_comm *comm, rank_report *report);
+
+void rank_fail(rank_report *report, const char *file, int line, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#define RANK_CHECK(report, condition)                                                                                  \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            rank_fail(report, __FILE__, __LINE__, "%s", #condition);                                                   \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+/* A ckv call must return exactly `expected`. */
+#define RANK_STATUS(report, call, expected)                                                                            \
+    do {                                                                                                               \
+        ckv_status rank_status_ = (call);                                                                              \
+        if (rank_status_ != (expected)) {                                                                              \
+            rank_fail(report, __FILE__, __LINE__, "%s is %s, not %s: %s", #call, ckv_status_name(rank_status_),        \
+                      ckv_status_name(expected), ckv_last_error());                                                    \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+#define RANK_OK(report, call) RANK_STATUS(report, call, CKV_OK)
+
+/* ckv_last_error() must contain `text`. */
+#define RANK_DETAIL(report, text)                                                                                      \
+    do {                                                                                                               \
+        if (strstr(ckv_last_error(), text) == NULL) {                                                                  \
+            rank_fail(report, __FILE__, __LINE__, "no \"%s\" in: %s", text, ckv_last_error());                         \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+/* Run `body` on `ranks` threads over the threads transport; the first rank's failure, or an empty string. The text
+ * stays until the next call. */
+const char *ranks_run_on_threads(int ranks, int64_t timeout_ms, rank_body body);
+
+/* The same over the self transport, on the calling thread. */
+const char *ranks_run_on_self(rank_body body);
+
+#endif
