@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <ckv/attention.h>
 
+#include "lib/attention/attention.h"
 #include "lib/attention/backend.h"
 #include "lib/device/device.h"
 #include "lib/pool/pool.h"
@@ -207,16 +208,32 @@ ckv_status ckv_attention_supports(const char *backend, const ckv_attention_args 
     return found->supports(&full);
 }
 
-ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
+/* All that can be refused, and what the call then runs with. */
+static ckv_status validate(const ckv_attention_args *args, ckv_attention_args *full_out, ckv_block_view *view_out,
+                           const ckv_attention_backend **backend_out)
 {
     CKV_TRY(check_struct(args));
     CKV_TRY(check_sizes(args));
     CKV_TRY(check_tensors(args));
-    ckv_attention_args full = completed(args);
+    *full_out = completed(args);
+    CKV_TRY(check_state(full_out, view_out));
+    return choose_backend(full_out, backend_out);
+}
+
+ckv_status ckv_attention_validate(const ckv_attention_args *args)
+{
+    ckv_attention_args full;
     ckv_block_view view;
-    CKV_TRY(check_state(&full, &view));
     const ckv_attention_backend *backend = NULL;
-    CKV_TRY(choose_backend(&full, &backend));
+    return validate(args, &full, &view, &backend);
+}
+
+ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
+{
+    ckv_attention_args full;
+    ckv_block_view view;
+    const ckv_attention_backend *backend = NULL;
+    CKV_TRY(validate(args, &full, &view, &backend));
 
     void *plan = NULL;
     CKV_TRY(backend->prepare(&full, &view, &plan));

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of attention. */
+#ifndef CKV_LIB_ATTENTION_H
+#define CKV_LIB_ATTENTION_H
+
+#include <ckv/attention.h>
+
+/* Everything ckv_attention refuses before it touches the cache or `out`, and nothing else: after CKV_OK only memory or
+ * the device can fail. Tensors are not read. */
+CKV_NODISCARD ckv_status ckv_attention_validate(const ckv_attention_args *args);
+
+#endif
