@@ -148,10 +148,9 @@ static ckv_status check_cache(const ckv_ulysses *ulysses, const ckv_cache *cache
         return ckv_fail(CKV_ERROR_INVALID,
                         "ulysses: the cache has head_dim %" PRId64 " in %s, the context head_dim %" PRId64 " in %s",
                         pool->head_dim, ckv_dtype_name(pool->dtype), heads->head_dim, ckv_dtype_name(ulysses->dtype));
-    const ckv_device *device = pool->device ? pool->device : &ckv_device_host;
-    if (device != ulysses->device)
-        return ckv_fail(CKV_ERROR_INVALID, "ulysses: the cache is on device '%s', the context on '%s'", device->name,
-                        ulysses->device->name);
+    if (pool->device != ulysses->device)
+        return ckv_fail(CKV_ERROR_INVALID, "ulysses: the cache is on device '%s', the context on '%s'",
+                        pool->device->name, ulysses->device->name);
     return CKV_OK;
 }
 
