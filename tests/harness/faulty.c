@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cases that go wrong on purpose, on the last rank or everywhere; driven by run_faults. Not in the list of tests. */
+/* Cases that go wrong on purpose, on the last rank or everywhere; test_harness.c and test_outer_job.c run them and
+ * expect the right verdict. */
 #include "tests/support/mpi_case.h"
 
+#include "tools/harness/process_tree.h"
+#include <mpi.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
-#ifdef CKV_HAVE_MPI
-#include <mpi.h>
-#endif
 
 static int is_last(void)
 {
@@ -19,10 +19,8 @@ static int is_last(void)
 
 static void barrier(void)
 {
-#ifdef CKV_HAVE_MPI
     const MPI_Comm *comm = ckv_test_mpi_comm();
     MPI_Barrier(*comm);
-#endif
 }
 
 static _Noreturn void spin(void)
@@ -119,19 +117,15 @@ static void segfaults(void **state)
 {
     (void)state;
     if (is_last()) {
-        int *volatile nowhere = NULL;
+        volatile int *volatile nowhere = NULL;
         *nowhere = 1;
     }
     barrier();
 }
 
-/* gcc sees the endless recursion that is wanted here */
+/* the endless recursion is wanted */
 #pragma GCC diagnostic push
-#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Winfinite-recursion"
-#elif defined(__clang__)
-#pragma GCC diagnostic ignored "-Winfinite-recursion"
-#endif
 static int recurse(volatile int *depth)
 {
     volatile int below = *depth + 1;
@@ -186,6 +180,52 @@ static void is_stopped(void **state)
     barrier();
 }
 
+/* Its mpirun is the parent, its launcher the parent's parent; without mpirun both are the launcher. */
+static pid_t launcher_pid(void)
+{
+    harness_process parent;
+    if (!harness_process_read(getppid(), &parent))
+        abort();
+    return ckv_test_ranks() > 1 ? parent.parent : parent.pid;
+}
+
+static void kills_mpirun(void **state)
+{
+    (void)state;
+    if (is_last())
+        kill(getppid(), SIGKILL);
+    spin();
+}
+
+static void kills_the_launcher(void **state)
+{
+    (void)state;
+    if (is_last())
+        kill(launcher_pid(), SIGKILL);
+    spin();
+}
+
+static void *assert_elsewhere(void *unused)
+{
+    assert_null(unused);
+    assert_non_null(unused);
+    return unused;
+}
+
+static void asserts_on_a_thread(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, assert_elsewhere, NULL), 0);
+    pthread_join(thread, NULL);
+}
+
+static void leaks_a_block(void **state)
+{
+    (void)state;
+    assert_non_null(test_malloc(16));
+}
+
 static void leaves_a_process(void **state)
 {
     (void)state;
@@ -196,6 +236,30 @@ static void leaves_a_process(void **state)
             pause();
     }
     barrier();
+}
+
+static void prints(void **state)
+{
+    (void)state;
+    printf("rank %d of %d\n", ckv_test_rank(), ckv_test_ranks());
+}
+
+static void waits_a_moment(void **state)
+{
+    (void)state;
+    sleep(1);
+}
+
+/* Remembers in the folder it runs in. */
+static void fails_every_second_time(void **state)
+{
+    (void)state;
+    static const char marker[] = "has_run_once";
+    int again = access(marker, F_OK) == 0;
+    ckv_test_check_point("everybody has looked");
+    if (ckv_test_rank() == 0)
+        fclose(fopen(marker, "w"));
+    assert_false(again);
 }
 
 static void prints_without_newline(void **state)
@@ -224,7 +288,14 @@ static const ckv_test_case cases[] = {
     CKV_CASE(waits_in_barrier),
     CKV_CASE(waits_for_spinner),
     CKV_CASE(is_stopped),
+    CKV_CASE(kills_mpirun),
+    CKV_CASE(kills_the_launcher),
+    CKV_CASE(asserts_on_a_thread),
+    CKV_CASE(leaks_a_block),
     CKV_CASE(leaves_a_process),
+    CKV_CASE(prints),
+    CKV_CASE(waits_a_moment),
+    CKV_CASE(fails_every_second_time),
     CKV_CASE(prints_without_newline),
 };
 

@@ -15,7 +15,8 @@
 enum { MAX_PROCESSES = 1024, POLL_MS = 5, DOOMED_POLLS = 20 };
 
 static const double soft_signal_s = 0.3; /* for the ranks to write where they are */
-static const double clean_up_s = 1.0;    /* for mpirun to follow its ranks, and for ranks to follow mpirun */
+static const double clean_up_s = 1.0;    /* for mpirun to follow its ranks */
+static const double linger_s = 2.5;      /* for ranks to follow mpirun, which gives them a second to obey SIGTERM */
 static const double give_up_s = 10.0;    /* a process that survives SIGKILL this long sits in the kernel */
 
 static volatile sig_atomic_t interruption;
@@ -178,7 +179,7 @@ static void note_left(running *job, harness_outcome *outcome)
 {
     harness_process processes[MAX_PROCESSES];
     size_t count = living(job, processes);
-    for (double until = now() + clean_up_s; count > 0 && now() < until; count = living(job, processes))
+    for (double until = now() + linger_s; count > 0 && now() < until; count = living(job, processes))
         pause_ms(POLL_MS);
     outcome->num_left = (int)count;
     size_t length = 0;

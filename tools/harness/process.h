@@ -28,7 +28,7 @@ typedef struct harness_outcome {
     bool cut_short;   /* doomed, and killed for not ending */
     bool interrupted; /* the caller received SIGINT, SIGTERM or SIGHUP */
     double seconds;
-    int num_left;                       /* processes that outlived the first one by more than a second */
+    int num_left;                       /* processes that outlived the first one by more than 2.5 s */
     char left[128];                     /* their names */
     pid_t stopped[HARNESS_MAX_STOPPED]; /* found stopped at the deadline */
     int num_stopped;
