@@ -20,7 +20,7 @@ static void split_last_line(inner_run *run)
     while (length > 0 && run->output[length - 1] == '\n')
         run->output[--length] = '\0';
     const char *start = strrchr(run->output, '\n');
-    snprintf(run->last_line, sizeof run->last_line, "%s", start ? start + 1 : run->output);
+    snprintf(run->last_line, sizeof run->last_line, "%.2000s", start ? start + 1 : run->output);
 }
 
 void inner_execute(inner_run *run, int ranks, const char *const *program)

@@ -2,6 +2,7 @@
 #include "tests/support/mpi_case.h"
 
 #include "tests/support/case_run.h"
+#include "tests/support/leaks.h"
 #include "tests/support/record.h"
 #include <mpi.h>
 #include <stdbool.h>
@@ -156,7 +157,9 @@ static int start(int *rank_out, int *ranks_out)
         perror("CKV_TEST_RECORD");
         return CKV_TEST_INFRASTRUCTURE;
     }
+    leaks_ignore_begin();
     MPI_Init(NULL, NULL);
+    leaks_ignore_end();
     MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &job.ranks);
     if (job.rank != expected) {
@@ -199,6 +202,7 @@ static void finish(int code)
         MPI_Abort(MPI_COMM_WORLD, code);
     }
     MPI_Comm_free(&job.agreement);
+    leaks_check();
     MPI_Finalize();
 }
 
