@@ -184,6 +184,33 @@ static void output_without_newline(void **state)
     assert_non_null(strstr(run.output, "\nreproduce: CKV_TEST_SEED=1 "));
 }
 
+/* Programs that know nothing of records are judged by their exit code. */
+static void unrecorded_programs(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *script, *last_line;
+        int code;
+    } programs[] = {
+        {"exit 0", "x: PASS", CKV_TEST_PASS},
+        {"exit 77", "x: SKIP", CKV_TEST_SKIP},
+        {"exit 3", "x: FAIL (exit code 3)", CKV_TEST_FAIL},
+        {"kill -9 $$", "x: FAIL (killed by SIGKILL)", CKV_TEST_FAIL},
+        {"sleep 30 & exit 0", "x: FAIL (left running: sleep (*))", CKV_TEST_FAIL},
+        {"sleep 30; exit 0", "x: HANG (did not end in time)", CKV_TEST_HANG},
+    };
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        inner_begin(&run);
+        inner_execute(&run, 1,
+                      (const char *[]){CKV_CASE_LAUNCH, "--name", "x", "--timeout", "0.5", "--unrecorded",
+                                       "--record-dir", run.folder, "--", "sh", "-c", programs[i].script, NULL});
+        if (fnmatch(programs[i].last_line, run.last_line, 0) != 0)
+            fail_msg("'%s' ends with '%s', not '%s'", programs[i].script, run.last_line, programs[i].last_line);
+        assert_int_equal(run.outcome.exit_code, programs[i].code);
+        inner_end(&run);
+    }
+}
+
 static void hostile_names(void **state)
 {
     (void)state;
@@ -241,6 +268,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(launcher_killed),
     CKV_CASE(process_left_behind),
     CKV_CASE(output_without_newline),
+    CKV_CASE(unrecorded_programs),
     CKV_CASE(hostile_names),
     CKV_CASE(launcher_refuses_arguments),
 };

@@ -209,13 +209,13 @@ static void print_reproduction(const char *self, const arguments *options, const
     char ranks[16], timeout[32];
     snprintf(ranks, sizeof ranks, "%d", options->ranks);
     snprintf(timeout, sizeof timeout, "%g", options->timeout_s);
-    const char *command[] = {self, "--name", options->name, "--ranks", ranks, "--timeout", timeout, "--"};
+    const char *command[] = {self, "--name", options->name, "--ranks", ranks, "--timeout", timeout};
     fputs("reproduce:", stdout);
     if (seed[0] != '\0')
         printf(" CKV_TEST_SEED=%s", seed);
     for (size_t i = 0; i < sizeof command / sizeof *command; i++)
         print_quoted(command[i]);
-    print_command("", options->program);
+    print_command(options->unrecorded ? " --unrecorded --" : " --", options->program);
     putchar('\n');
 }
 

@@ -300,6 +300,8 @@ harness_verdict harness_judge_program(const harness_outcome *outcome)
         return verdict;
     if (outcome->timed_out)
         decide(&verdict, HARNESS_HANG, "did not end in time");
+    else if (outcome->num_left > 0)
+        decide(&verdict, HARNESS_FAIL, "left running: %s", outcome->left);
     else if (outcome->exit_code == HARNESS_SKIP)
         decide(&verdict, HARNESS_SKIP, "%s", "");
     else if (outcome->exit_code != HARNESS_PASS)
