@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/lists/diag.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { SHOWN_CHARACTERS = 240 };
+
+/* Bytes of the line break at text[0], 0 when there is none. The breaks of YAML 1.1, so that lines count as libyaml's
+ * do: LF, CR, CR LF, NEL, LS, PS. */
+static size_t break_bytes(const char *text, size_t size)
+{
+    const unsigned char *byte = (const unsigned char *)text;
+    if (size >= 2 && byte[0] == '\r' && byte[1] == '\n')
+        return 2;
+    if (size >= 1 && (byte[0] == '\n' || byte[0] == '\r'))
+        return 1;
+    if (size >= 2 && byte[0] == 0xC2 && byte[1] == 0x85)
+        return 2;
+    if (size >= 3 && byte[0] == 0xE2 && byte[1] == 0x80 && (byte[2] == 0xA8 || byte[2] == 0xA9))
+        return 3;
+    return 0;
+}
+
+static bool starts_character(char byte)
+{
+    return ((unsigned char)byte & 0xC0) != 0x80;
+}
+
+size_t text_characters(const char *text, size_t bytes)
+{
+    size_t characters = 0;
+    for (size_t i = 0; i < bytes; i++)
+        characters += starts_character(text[i]);
+    return characters;
+}
+
+text_position text_position_of(const text_source *source, size_t offset)
+{
+    text_position at = {1, 1};
+    if (offset > source->size)
+        offset = source->size;
+    for (size_t i = 0; i < offset;) {
+        size_t bytes = break_bytes(source->text + i, source->size - i);
+        if (bytes > 0 && i + bytes <= offset) {
+            at = (text_position){at.line + 1, 1};
+            i += bytes;
+        } else {
+            at.column += starts_character(source->text[i]);
+            i++;
+        }
+    }
+    return at;
+}
+
+/* The bytes of a line, without its break; length 0 when there is no such line. */
+static size_t find_line(const text_source *source, size_t line, const char **start_out)
+{
+    size_t i = 0;
+    while (line > 1 && i < source->size) {
+        size_t bytes = break_bytes(source->text + i, source->size - i);
+        line -= bytes > 0;
+        i += bytes > 0 ? bytes : 1;
+    }
+    size_t end = i;
+    while (end < source->size && break_bytes(source->text + end, source->size - end) == 0)
+        end++;
+    *start_out = source->text + i;
+    return end - i;
+}
+
+static void skip_characters(const char **text, size_t *bytes, size_t characters)
+{
+    size_t i = 0;
+    for (; i < *bytes; i++)
+        if (starts_character((*text)[i]) && characters-- == 0)
+            break;
+    *text += i;
+    *bytes -= i;
+}
+
+/* Terminals never see a control character of the file; tabs stay, so that the caret keeps its place. */
+static void print_source_line(FILE *stream, const text_source *source, text_position at)
+{
+    const char *line;
+    size_t bytes = find_line(source, at.line, &line);
+    size_t column = at.column;
+    if (column > SHOWN_CHARACTERS / 2) {
+        skip_characters(&line, &bytes, column - SHOWN_CHARACTERS / 2);
+        column = SHOWN_CHARACTERS / 2;
+    }
+    size_t shown = 0;
+    for (size_t i = 0; i < bytes && shown <= SHOWN_CHARACTERS; i++) {
+        unsigned char byte = (unsigned char)line[i];
+        shown += starts_character(line[i]);
+        putc(byte < 0x20 && byte != '\t' ? '?' : byte == 0x7F ? '?' : byte, stream);
+    }
+    putc('\n', stream);
+    for (size_t i = 0, character = 1; character < column; i++) {
+        if (i < bytes && !starts_character(line[i]))
+            continue;
+        putc(i < bytes && line[i] == '\t' ? '\t' : ' ', stream);
+        character++;
+    }
+    fputs("^\n", stream);
+}
+
+bool diag_report(diagnostics *log, diag_level level, const text_source *source, text_position at, const char *format,
+                 ...)
+{
+    static const char *const prefix[] = {"", "warning: ", "note: "};
+    log->errors += level == DIAG_ERROR;
+    log->warnings += level == DIAG_WARNING;
+    fprintf(log->stream, "%s:%zu:%zu: %s", source->name, at.line, at.column, prefix[level]);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(log->stream, format, arguments);
+    va_end(arguments);
+    putc('\n', log->stream);
+    print_source_line(log->stream, source, at);
+    return false;
+}
+
+static bool read_failed(diagnostics *log, FILE *file, const char *path, const char *cause)
+{
+    fprintf(log->stream, "%s: %s\n", path, cause);
+    log->errors++;
+    if (file != NULL)
+        fclose(file);
+    return false;
+}
+
+bool text_read(arena *memory, diagnostics *log, const char *path, size_t limit, text_source *source_out)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return read_failed(log, NULL, path, strerror(errno));
+    struct stat info;
+    if (fstat(fileno(file), &info) == 0 && S_ISDIR(info.st_mode))
+        return read_failed(log, file, path, "is a folder; a file is needed");
+
+    /* not sized by stat: pipes must work, and a file may grow while it is read */
+    size_t size = 0, capacity = 16 * 1024;
+    char *text = arena_alloc(memory, capacity);
+    for (;;) {
+        size += fread(text + size, 1, capacity - size, file);
+        if (size < capacity)
+            break;
+        if (size > limit)
+            return read_failed(log, file, path, "is too large for a list");
+        char *larger = arena_alloc(memory, capacity * 2);
+        memcpy(larger, text, size);
+        text = larger;
+        capacity *= 2;
+    }
+    if (ferror(file))
+        return read_failed(log, file, path, strerror(errno));
+    fclose(file);
+    *source_out = (text_source){arena_copy(memory, path, strlen(path)), text, size};
+    return true;
+}
