@@ -139,18 +139,22 @@ bool text_read(arena *memory, diagnostics *log, const char *path, size_t limit, 
     if (file == NULL)
         return read_failed(log, NULL, path, strerror(errno));
     struct stat info;
-    if (fstat(fileno(file), &info) == 0 && S_ISDIR(info.st_mode))
+    if (fstat(fileno(file), &info) != 0)
+        return read_failed(log, file, path, strerror(errno));
+    if (S_ISDIR(info.st_mode))
         return read_failed(log, file, path, "is a folder; a file is needed");
+    if (S_ISREG(info.st_mode) && (uint64_t)info.st_size > limit)
+        return read_failed(log, file, path, "is too large to be what it should be");
 
-    /* not sized by stat: pipes must work, and a file may grow while it is read */
-    size_t size = 0, capacity = 16 * 1024;
+    /* the size is a guess: a pipe has none, and a file may grow while it is read */
+    size_t size = 0, capacity = S_ISREG(info.st_mode) ? (size_t)info.st_size + 1 : 16 * 1024;
     char *text = arena_alloc(memory, capacity);
     for (;;) {
         size += fread(text + size, 1, capacity - size, file);
         if (size < capacity)
             break;
         if (size > limit)
-            return read_failed(log, file, path, "is too large for a list");
+            return read_failed(log, file, path, "is too large to be what it should be");
         char *larger = arena_alloc(memory, capacity * 2);
         memcpy(larger, text, size);
         text = larger;
