@@ -82,7 +82,35 @@ static void skip_characters(const char **text, size_t *bytes, size_t characters)
     *bytes -= i;
 }
 
-/* Terminals never see a control character of the file; tabs stay, so that the caret keeps its place. */
+/* Bytes of the well-formed UTF-8 character at text[0]; 0 when it is none. */
+static size_t character_bytes(const char *text, size_t size)
+{
+    unsigned char lead = (unsigned char)text[0];
+    size_t bytes = lead < 0x80                   ? 1
+                   : lead >= 0xC2 && lead < 0xE0 ? 2
+                   : (lead & 0xF0) == 0xE0       ? 3
+                   : lead >= 0xF0 && lead < 0xF5 ? 4
+                                                 : 0;
+    if (bytes > size)
+        return 0;
+    for (size_t i = 1; i < bytes; i++)
+        if (starts_character(text[i]))
+            return 0;
+    return bytes;
+}
+
+/* A terminal never sees a control character or a broken byte of the file. Tabs stay: the caret keeps its place. */
+static void print_character(FILE *stream, const char *text, size_t bytes)
+{
+    unsigned char first = (unsigned char)text[0];
+    bool is_c0 = (first < 0x20 && first != '\t') || first == 0x7F;
+    bool is_c1 = bytes == 2 && first == 0xC2 && (unsigned char)text[1] < 0xA0;
+    if (bytes == 0 || is_c0 || is_c1)
+        putc('?', stream);
+    else
+        fwrite(text, 1, bytes, stream);
+}
+
 static void print_source_line(FILE *stream, const text_source *source, text_position at)
 {
     const char *line;
@@ -92,11 +120,10 @@ static void print_source_line(FILE *stream, const text_source *source, text_posi
         skip_characters(&line, &bytes, column - SHOWN_CHARACTERS / 2);
         column = SHOWN_CHARACTERS / 2;
     }
-    size_t shown = 0;
-    for (size_t i = 0; i < bytes && shown <= SHOWN_CHARACTERS; i++) {
-        unsigned char byte = (unsigned char)line[i];
-        shown += starts_character(line[i]);
-        putc(byte < 0x20 && byte != '\t' ? '?' : byte == 0x7F ? '?' : byte, stream);
+    for (size_t i = 0, shown = 0; i < bytes && shown < SHOWN_CHARACTERS; shown++) {
+        size_t width = character_bytes(line + i, bytes - i);
+        print_character(stream, line + i, width);
+        i += width > 0 ? width : 1;
     }
     putc('\n', stream);
     for (size_t i = 0, character = 1; character < column; i++) {

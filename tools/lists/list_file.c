@@ -38,12 +38,15 @@ static int index_of(const char *word, const char *const *known)
     return -1;
 }
 
+#define walk_soft_error(walk, node, ...)                                                                               \
+    diag_report((walk)->reader->log, (walk)->reader->lenient ? DIAG_WARNING : DIAG_ERROR, (walk)->source, (node)->at,  \
+                __VA_ARGS__)
+
 static void unknown_key(const walker *walk, const tree_node *key, const char *place, const char *const *known)
 {
     const char *near = suggest_from(key->text, known);
-    diag_report(walk->reader->log, walk->reader->lenient ? DIAG_WARNING : DIAG_ERROR, walk->source, key->at,
-                "unknown key '%s' %s%s%s%s", key->text, place, near != NULL ? "; did you mean '" : "",
-                near != NULL ? near : "", near != NULL ? "'?" : "");
+    walk_soft_error(walk, key, "unknown key '%s' %s%s%s%s", key->text, place, near != NULL ? "; did you mean '" : "",
+                    near != NULL ? near : "", near != NULL ? "'?" : "");
 }
 
 /* A mapping, or nothing written, which counts as an empty one; `place` completes "... must be a mapping". */
@@ -204,7 +207,7 @@ static list_block *read_block(const walker *walk, const tree_node *node)
         }
     }
     if (!has_tests)
-        walk_error(walk, node, "this block has no 'tests'");
+        walk_soft_error(walk, node, "this block has no 'tests'");
     return block;
 }
 
