@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/common/suggest.h"
 
+#include <ctype.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { LONGEST = 255 };
@@ -8,6 +10,11 @@ enum { LONGEST = 255 };
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+static bool is_same(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
 size_t edit_distance(const char *a, const char *b, size_t limit)
@@ -25,8 +32,8 @@ size_t edit_distance(const char *a, const char *b, size_t limit)
         size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *above2 = rows[(i + 1) % 3];
         size_t best = row[0] = i;
         for (size_t j = 1; j <= b_length; j++) {
-            row[j] = smaller(above[j - 1] + (a[i - 1] != b[j - 1]), smaller(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            row[j] = smaller(above[j - 1] + !is_same(a[i - 1], b[j - 1]), smaller(above[j], row[j - 1]) + 1);
+            if (i > 1 && j > 1 && is_same(a[i - 1], b[j - 2]) && is_same(a[i - 2], b[j - 1]))
                 row[j] = smaller(row[j], above2[j - 2] + 1);
             best = smaller(best, row[j]);
         }

@@ -57,9 +57,10 @@ bool name_is_glob(const char *target)
     return strpbrk(target, "*?") != NULL;
 }
 
-static bool is_boundary(char byte)
+static bool is_boundary(const char *rest)
 {
-    return byte == '.' || byte == ':' || byte == '/' || byte == '[';
+    bool is_ranks = strncmp(rest, "-np", 3) == 0 && rest[3] >= '0' && rest[3] <= '9';
+    return rest[0] == '\0' || strchr(".:/[", rest[0]) != NULL || is_ranks;
 }
 
 static bool glob_matches(const char *target, const char *name)
@@ -80,7 +81,7 @@ bool name_matches(const char *target, const char *name)
     if (name_is_glob(target))
         return glob_matches(target, name);
     size_t length = strlen(target);
-    return strncmp(target, name, length) == 0 && (name[length] == '\0' || is_boundary(name[length]));
+    return strncmp(target, name, length) == 0 && is_boundary(name + length);
 }
 
 name_search names_search(const name_table *table, const char *target)

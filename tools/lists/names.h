@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tests that exist, and which of them a target of a list names:
  *   - a target with '*' or '?' names every test that it matches as a glob ('[' stands for itself: parameters have it);
- *   - any other target names the test of exactly that name, and those that continue it behind one of . : / [
- *     (`cache` names `cache.rollover`; `a/test_b.py` names `a/test_b.py::test_c[x]`; `cache` does not name
- * `cache_big.x`). */
+ *   - any other target names the test of exactly that name, and those that continue it with one of . : / [ or with -np
+ *     and a number of ranks (`cache` names `cache.rollover`; `a/test_b.py` names `a/test_b.py::test_c[x]`; `cache` does
+ * not name `cache_big.x`). */
 #ifndef CKV_LISTS_NAMES_H
 #define CKV_LISTS_NAMES_H
 
