@@ -30,7 +30,7 @@ static void print_quoted(FILE *out, const char *text)
 {
     putc('\'', out);
     for (; *text != '\0'; text++)
-        fprintf(out, *text == '\'' ? "''" : "%c", *text);
+        fprintf(out, "%s%c", *text == '\'' ? "'" : "", *text);
     putc('\'', out);
 }
 
@@ -53,7 +53,8 @@ static void print_part(FILE *out, const list_condition *conditions, list_part pa
     for (const list_condition *one = conditions; one != NULL; one = one->next) {
         if (one->part != part)
             continue;
-        fprintf(out, is_first ? "    %s:\n" : "", list_part_name(part));
+        if (is_first)
+            fprintf(out, "    %s:\n", list_part_name(part));
         is_first = false;
         fputs("      ", out);
         print_quoted(out, one->key);

@@ -157,7 +157,7 @@ static list_entry *read_entry(const walker *walk, const tree_node *node)
         return NULL;
     }
     list_entry *entry = arena_alloc(walk->reader->memory, sizeof *entry);
-    entry_problem problem;
+    entry_problem problem = {0, ""};
     if (!entry_parse(walk->reader->memory, node->text, entry, &problem)) {
         text_position at = node->at;
         if (node->text_column > 0)

@@ -134,7 +134,7 @@ int lists_why(int argc, char **argv)
     why_options options = {0};
     lists_job job;
     list_entry wanted;
-    entry_problem problem;
+    entry_problem problem = {0, ""};
     int code = cli_parse(&why_argp, argc, argv, &options);
     if (code == CLI_OK && !entry_parse(&options.shared.memory, options.entry, &wanted, &problem)) {
         cli_error(argv[0], "ENTRY is '%s': %s", options.entry, problem.message);
