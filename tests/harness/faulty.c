@@ -118,8 +118,8 @@ __attribute__((no_sanitize("undefined"))) static void segfaults(void **state)
 {
     (void)state;
     if (is_last()) {
-        volatile int *volatile nowhere = NULL;
-        *nowhere = 1;
+        volatile uintptr_t nowhere = sizeof(int);
+        *(volatile int *)nowhere = 1;
     }
     barrier();
 }
@@ -127,7 +127,7 @@ __attribute__((no_sanitize("undefined"))) static void segfaults(void **state)
 /* the endless recursion is wanted */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winfinite-recursion"
-static int recurse(volatile int *depth)
+static int recurse(const volatile int *depth)
 {
     volatile int below = *depth + 1;
     return recurse(&below) + below;

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { POLL_MS = 10 };
+static const long poll_ns = 10000000;
 
 static double now(void)
 {
@@ -189,7 +189,7 @@ harness_verdict harness_outer_follow(const harness_outer_job *job, double timeou
                      leader.pid ? "did not report" : "did not start the case", timeout_s);
             break;
         }
-        struct timespec time = {.tv_nsec = POLL_MS * 1000000};
+        struct timespec time = {.tv_nsec = poll_ns};
         nanosleep(&time, NULL);
     }
     return verdict;

@@ -82,9 +82,9 @@ static int start(const harness_job *job, running *job_out)
     int error_pipe[2], error = 0;
     int log = open(job->log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (log < 0)
-        return errno;
+        return errno ? errno : EIO;
     if (pipe2(error_pipe, O_CLOEXEC) != 0) {
-        error = errno;
+        error = errno ? errno : EIO;
         close(log);
         return error;
     }
@@ -194,7 +194,7 @@ harness_outcome harness_run(const harness_job *job)
     enum { NUM_SIGNALS = sizeof signals / sizeof signals[0] };
     struct sigaction previous[NUM_SIGNALS], action = {.sa_handler = on_interruption};
     harness_outcome outcome = {.exit_code = -1};
-    running state;
+    running state = {0};
 
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (int i = 0; i < NUM_SIGNALS; i++)
