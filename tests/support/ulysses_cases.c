@@ -119,7 +119,7 @@ void ulysses_ranks_equal_one_rank(ckv_comm *comm, rank_report *report)
     int ranks = ckv_comm_size(comm);
     static const ckv_dtype dtypes[] = {CKV_FP32, CKV_BF16, CKV_FP16};
     ckv_random random = {ckv_test_seed()};
-    for (int round = 0; round < 9; round++) {
+    for (int round = 0; round < 6; round++) {
         party p;
         party_shape shape = small_shape(ranks);
         shape.kv_heads = ranks * ckv_random_range(&random, 1, 3);
@@ -131,7 +131,7 @@ void ulysses_ranks_equal_one_rank(ckv_comm *comm, rank_report *report)
         const int64_t sizes[] = {1, ckv_random_range(&random, 2, 9), 10 + ranks, 21};
         memcpy(shape.sizes, sizes, sizeof sizes);
         RANK_STEP(report, party_open(&p, report, comm, &shape, NULL));
-        for (int chunk = 0; chunk < 6; chunk++) {
+        for (int chunk = 0; chunk < 3; chunk++) {
             int64_t size = sizes[ckv_random_range(&random, 0, 3)];
             int64_t blocks = ckv_random_range(&random, 1, shape.max_staged_tokens / size);
             party_padding padding = (party_padding)ckv_random_range(&random, 0, NUM_PADDINGS - 1);
