@@ -245,10 +245,13 @@ static void hostile_sizes_are_refused(void **state)
 static void long_and_hostile_lines_are_shown_safely(void **state)
 {
     (void)state;
-    char text[4096] = HEAD "- tests: ['";
-    memset(text + strlen(text), 'a', 3000);
-    strcat(text, " \xC2\x9B"
-                 "31m SKIPP']\n");
+    char text[4096], padding[3001];
+    memset(padding, 'a', sizeof padding - 1);
+    padding[sizeof padding - 1] = '\0';
+    snprintf(text, sizeof text,
+             HEAD "- tests: ['%s \xC2\x9B"
+                  "31m SKIPP']\n",
+             padding);
     parsed list;
     parse(&list, text, false);
     assert_int_not_equal(list.log.errors, 0);

@@ -329,7 +329,7 @@ static void shards_are_disjoint_and_complete(void **state)
                  i > 0 ? ", " : "", i, i * 7 % 31);
         sum += i * 7 % 31;
     }
-    strcat(durations, "}");
+    snprintf(durations + strlen(durations), sizeof durations - strlen(durations), "}");
     put_file(&place, "l.yml", list);
     put_file(&place, "d.json", durations);
     bool seen[ENTRIES] = {false};

@@ -15,7 +15,7 @@ static const char *pick(random_source *random, const char *const *words, size_t 
 {
     return words[random_between(random, 0, (int64_t)count - 1)];
 }
-#define PICK(random, words) pick(random, words, sizeof words / sizeof *words)
+#define PICK(random, words) pick(random, words, sizeof(words) / sizeof *(words))
 
 static const char *const keys[] = {"gpu", "system_gpu_count", "stage", "supports_fp8", "cpu"};
 static const char *const values[] = {"H100 80GB HBM3", "h100", "GB200", "B200",  "4",     "4.0",  "8",    "10.3",

@@ -18,7 +18,8 @@ void suggest_offer(suggestion *search, const char *candidate);
 /* The same over a NULL-terminated table. */
 const char *suggest_from(const char *word, const char *const *known);
 
-/* Insertions, deletions, substitutions and swaps of neighbours; case costs nothing. Anything above `limit` is returned as limit + 1. */
+/* Insertions, deletions, substitutions and swaps of neighbours; case costs nothing. Anything above `limit` is returned
+ * as limit + 1. */
 size_t edit_distance(const char *a, const char *b, size_t limit);
 
 #endif

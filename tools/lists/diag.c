@@ -174,7 +174,7 @@ bool text_read(arena *memory, diagnostics *log, const char *path, size_t limit, 
         return read_failed(log, file, path, "is too large to be what it should be");
 
     /* the size is a guess: a pipe has none, and a file may grow while it is read */
-    size_t size = 0, capacity = S_ISREG(info.st_mode) ? (size_t)info.st_size + 1 : 16 * 1024;
+    size_t size = 0, capacity = S_ISREG(info.st_mode) ? (size_t)info.st_size + 1 : 16384;
     char *text = arena_alloc(memory, capacity);
     for (;;) {
         size += fread(text + size, 1, capacity - size, file);

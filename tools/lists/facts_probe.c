@@ -16,7 +16,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#define MIB (1024 * 1024)
+#define MIB ((uint64_t)1024 * 1024)
 
 static void put_text(json_t *facts, const char *key, const char *text)
 {

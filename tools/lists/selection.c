@@ -52,7 +52,7 @@ static size_t count_entries(const list_context *context)
 selection select_entries(arena *memory, diagnostics *log, const list_context *context, const fact_set *facts,
                          bool lenient)
 {
-    selection chosen = {arena_alloc(memory, count_entries(context) * sizeof *chosen.entries), 0};
+    selection chosen = {arena_alloc(memory, count_entries(context) * sizeof(const list_entry *)), 0};
     text_map reported = {0}, first_places = {0};
     for (const list_block *block = context->blocks; block != NULL; block = block->next) {
         if (!is_selected(memory, log, &reported, block, facts, lenient))

@@ -25,7 +25,7 @@ bool waiver_parse_day(const char *text, waiver_day *day_out)
 
 waiver_day waiver_day_of(time_t now)
 {
-    return (waiver_day)(now / (24 * 60 * 60));
+    return (waiver_day)(now / 86400);
 }
 
 /* `line` is the whole line and `inside` what stands between the parentheses at `offset`. The text that is parsed keeps
