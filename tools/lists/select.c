@@ -8,34 +8,21 @@
 
 #include <string.h>
 
-static const struct argp_child shared_child[] = {{&lists_options_argp, 0, NULL, 0}, {0}};
-
-static error_t parse_select(int key, char *argument, struct argp_state *state)
-{
-    (void)argument;
-    if (key != ARGP_KEY_INIT)
-        return ARGP_ERR_UNKNOWN;
-    state->child_inputs[0] = state->input;
-    return 0;
-}
-
-static const struct argp select_argp = {
-    .parser = parse_select,
-    .children = shared_child,
-    .doc =
-        "Print the entries of a context that a machine runs, one per line, in the order of the lists, without markers "
-        "and comments. What the machine has no fact for does not match and is named on standard error."
-        "\vExamples:\n"
-        "  ckv lists select --context l0_cpu --set stage=pre_merge\n"
-        "  ckv lists select --dir test_lists --context l0_dgx_b200 --facts b200x8.json --set stage=post_merge\n"
-        "\nExit status: 0 also when nothing is selected; 2 when a list, a fact or an option cannot be read.",
-};
+static const char select_doc[] =
+    "Print the entries of a context that a machine runs, one per line, in the order of the lists, without markers "
+    "and comments. What the machine has no fact for does not match and is named on standard error."
+    "\vExamples:\n"
+    "  ckv lists select --context l0_cpu --set stage=pre_merge\n"
+    "  ckv lists select --dir test_lists --context l0_dgx_b200 --facts b200x8.json --set stage=post_merge\n"
+    "\nExit status: 0 also when nothing is selected; 2 when a list, a fact or an option cannot be read.";
 
 int lists_select(int argc, char **argv)
 {
+    struct argp argp = lists_options_argp;
+    argp.doc = select_doc;
     lists_options options = {0};
     lists_job job;
-    int code = cli_parse(&select_argp, argc, argv, &options);
+    int code = cli_parse(&argp, argc, argv, &options);
     if (code == CLI_OK)
         code = lists_load(argv[0], &options, &job);
     if (code == CLI_OK) {
@@ -72,6 +59,8 @@ static error_t parse_why(int key, char *argument, struct argp_state *state)
         return ARGP_ERR_UNKNOWN;
     }
 }
+
+static const struct argp_child shared_child[] = {{&lists_options_argp, 0, NULL, 0}, {0}};
 
 static const struct argp why_argp = {
     .parser = parse_why,
