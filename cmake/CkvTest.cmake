@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# ckv_add_test(SUITE SOURCES FILE... CASES NAME... [RANKS N...] [LIBS TARGET...] [TIMEOUT SECONDS] [LABELS NAME...]
-#              [ARGS ARG...])
+# ckv_add_test(SUITE SOURCES FILE... [CASES_FROM FILE...] [CASES NAME...] [RANKS N...] [LIBS TARGET...]
+#              [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
 #
-# One program test_SUITE; one CTest test SUITE.CASE per case, or with RANKS one SUITE.CASE-npN per case and N, for programs
+# The cases are every CKV_CASE(name) of the sources and every X(name) of the shared tables in CASES_FROM, or CASES. One
+# program test_SUITE; one CTest test SUITE.CASE per case, or with RANKS one SUITE.CASE-npN per case and N, for programs
 # with CKV_MPI_TEST_MAIN. Without MPI only one rank is registered. TIMEOUT (60) is the deadline of one case; ARGS follow
 # the case's name. Every test runs under ckv_case_launch, so 77 means that all ranks skipped.
 # Every name goes to test_cases.txt in the build folder, where `ckv lists check` reads it; a test that comes from elsewhere
@@ -32,10 +33,34 @@ function(ckv_add_case name program case ranks timeout labels arguments)
   set_property(GLOBAL APPEND PROPERTY CKV_TEST_NAMES ${name})
 endfunction()
 
+# Names of cases, in the order of the files; a file that changes configures again. Macros about cases are no cases.
+function(ckv_read_cases macro names_out)
+  set(names "")
+  foreach(file IN LISTS ARGN)
+    cmake_path(ABSOLUTE_PATH file NORMALIZE)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    file(READ ${file} text)
+    string(REGEX REPLACE "(^|\n)#[^\n]*" "\n" text "${text}")
+    string(REGEX MATCHALL "[ {]${macro}\\([A-Za-z0-9_]+\\)" found "${text}")
+    list(TRANSFORM found REPLACE ".*\\((.*)\\)" "\\1")
+    list(APPEND names ${found})
+  endforeach()
+  set(${names_out} ${names} PARENT_SCOPE)
+endfunction()
+
 function(ckv_add_test suite)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;CASES;RANKS;LIBS;LABELS;ARGS")
-  if(test_UNPARSED_ARGUMENTS OR NOT test_SOURCES OR NOT test_CASES)
-    message(FATAL_ERROR "ckv_add_test(${suite}): needs SOURCES and CASES; does not know '${test_UNPARSED_ARGUMENTS}'")
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;CASES_FROM;CASES;RANKS;LIBS;LABELS;ARGS")
+  if(test_UNPARSED_ARGUMENTS OR NOT test_SOURCES)
+    message(FATAL_ERROR "ckv_add_test(${suite}): needs SOURCES; does not know '${test_UNPARSED_ARGUMENTS}'")
+  endif()
+  set(cases ${test_CASES})
+  if(NOT cases)
+    ckv_read_cases(X shared_cases ${test_CASES_FROM})
+    ckv_read_cases(CKV_CASE own_cases ${test_SOURCES})
+    set(cases ${shared_cases} ${own_cases})
+  endif()
+  if(NOT cases)
+    message(FATAL_ERROR "ckv_add_test(${suite}): no CKV_CASE(name) in ${test_SOURCES}")
   endif()
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 60)
@@ -45,7 +70,7 @@ function(ckv_add_test suite)
 
   if(NOT test_RANKS)
     target_link_libraries(${program} PRIVATE ckv_test_support ${test_LIBS})
-    foreach(case IN LISTS test_CASES)
+    foreach(case IN LISTS cases)
       ckv_add_case(${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "host;${test_LABELS}" "${test_ARGS}")
     endforeach()
     return()
@@ -55,7 +80,7 @@ function(ckv_add_test suite)
     if(ranks GREATER 1 AND NOT CKV_HAVE_MPI)
       continue()
     endif()
-    foreach(case IN LISTS test_CASES)
+    foreach(case IN LISTS cases)
       ckv_add_case(${suite}.${case}-np${ranks} ${program} ${case} ${ranks} ${test_TIMEOUT} "mpi;np${ranks};${test_LABELS}"
         "${test_ARGS}")
     endforeach()
