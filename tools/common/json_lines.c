@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/common/json_lines.h"
 
+#include <ctype.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +100,18 @@ bool json_read_fields(const json_t *object, const json_field *fields, size_t num
     return true;
 }
 
+bool json_lines_fail(json_lines_error *error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
+    va_end(arguments);
+    for (char *c = error->text; *c != '\0'; c++)
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
+    return false;
+}
+
 static bool parse_line(const char *line, size_t bytes, json_line_handler handler, void *context, char *cause)
 {
     json_error_t error;
@@ -132,10 +146,8 @@ bool json_lines_parse(const char *name, const char *text, size_t bytes, json_lin
         while (blank < length && (line[blank] == ' ' || line[blank] == '\t' || line[blank] == '\r'))
             blank++;
         char cause[CAUSE_BYTES];
-        if (blank < length && !parse_line(line, length, handler, context, cause)) {
-            snprintf(error_out->text, sizeof error_out->text, "%.100s:%ld: %s", name, number, cause);
-            return false;
-        }
+        if (blank < length && !parse_line(line, length, handler, context, cause))
+            return json_lines_fail(error_out, "%.500s:%ld: %s", name, number, cause);
     }
     return true;
 }
@@ -169,8 +181,7 @@ bool json_lines_read_file(const char *name, char **text_out, size_t *bytes_out, 
     FILE *stream = standard_input ? stdin : fopen(name, "rb");
     bool ok = stream != NULL && read_stream(stream, text_out, bytes_out);
     if (!ok)
-        snprintf(error_out->text, sizeof error_out->text, "%.200s: cannot be read: %s", name,
-                 strerror(errno != 0 ? errno : EIO));
+        json_lines_fail(error_out, "%.500s: cannot be read: %s", name, strerror(errno != 0 ? errno : EIO));
     if (stream != NULL && !standard_input)
         fclose(stream);
     return ok;

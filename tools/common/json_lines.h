@@ -9,8 +9,11 @@
 #include <stdint.h>
 
 typedef struct json_lines_error {
-    char text[512]; /* "file:line: cause" */
+    char text[1024]; /* "file:line: cause", one line */
 } json_lines_error;
+
+/* Set the message; control characters that came out of the input become '?'. Returns false. */
+bool json_lines_fail(json_lines_error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 typedef enum json_field_type { JSON_FIELD_INTEGER, JSON_FIELD_STRING, JSON_FIELD_INTEGERS } json_field_type;
 

@@ -93,6 +93,10 @@ int cmd_window(int argc, char **argv)
     result = check_layer(&script, options.layer);
     if (result == CLI_OK)
         result = window_script_run(&script, device, options.layer, stdout);
+    if (result == CLI_OK && (fflush(stdout) != 0 || ferror(stdout))) {
+        cli_error(argv[0], "the output could not be written");
+        result = CLI_INTERNAL;
+    }
     window_script_free(&script);
     return result;
 }

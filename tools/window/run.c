@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a script on a real cache. What a forward prints is decoded from the K and V that its rows read. */
+#include "tools/common/arena.h"
 #include "tools/common/cli.h"
 #include "tools/window/identity.h"
 #include "tools/window/window.h"
@@ -13,6 +14,7 @@ typedef struct window_run {
     ckv_pool_config config;
     ckv_cache *cache; /* NULL when create was refused */
     int64_t version;  /* of the last accepted write */
+    arena memory;     /* of one layer's tensors or one block's reading */
 } window_run;
 
 static const char *const op_names[] = {
@@ -66,18 +68,15 @@ static int64_t vector_bytes(const window_run *run)
     return run->config.head_dim * (int64_t)ckv_dtype_bytes(run->config.dtype);
 }
 
-/* K and V of tokens with consecutive ids, dense; `kv` points into *memory_out, which the caller frees. */
-static ckv_kv make_source(const window_run *run, int64_t layer, int64_t first_position, int64_t tokens,
-                          void **memory_out)
+/* K and V of tokens with consecutive ids, dense, in the run's memory. */
+static ckv_kv make_source(window_run *run, int64_t layer, int64_t first_position, int64_t tokens)
 {
     const ckv_pool_config *config = &run->config;
     ckv_cache_state state = ckv_cache_get_state(run->cache);
     int64_t bytes = vector_bytes(run);
     int64_t plane = tokens * config->kv_heads * bytes;
-    char *memory = malloc((size_t)(2 * plane));
-    float *vector = malloc((size_t)config->head_dim * sizeof *vector);
-    if (memory == NULL || vector == NULL)
-        abort(); /* a command-line tool out of memory has nothing left to say */
+    char *planes = arena_alloc(&run->memory, (size_t)(2 * plane));
+    float *vector = arena_alloc(&run->memory, (size_t)config->head_dim * sizeof *vector);
     for (int64_t i = 0; i < tokens; i++) {
         int64_t position = first_position + i;
         int64_t evicted = position < state.fixed_tokens ? 0 : state.committed_tokens - state.staging_offset;
@@ -86,112 +85,105 @@ static ckv_kv make_source(const window_run *run, int64_t layer, int64_t first_po
             for (int is_v = 0; is_v < 2; is_v++) {
                 identity_encode(token, (identity_place){is_v, layer, head}, config->head_dim, vector);
                 ckv_convert_from_float(config->dtype, vector, (size_t)config->head_dim,
-                                       memory + is_v * plane + (i * config->kv_heads + head) * bytes);
+                                       planes + is_v * plane + (i * config->kv_heads + head) * bytes);
             }
         }
     }
-    free(vector);
-    *memory_out = memory;
-    return ckv_kv_dense(memory, memory + plane, config->kv_heads, config->head_dim);
+    return ckv_kv_dense(planes, planes + plane, config->kv_heads, config->head_dim);
+}
+
+static ckv_status write_layer(window_run *run, const window_op *op, int64_t layer)
+{
+    ckv_cache_state state = ckv_cache_get_state(run->cache);
+    bool forward = op->kind == WINDOW_FORWARD;
+    int64_t start = forward ? state.staging_offset : op->start;
+    int64_t most = forward ? state.max_staged_tokens : state.resident_tokens;
+    /* What the library will refuse needs one token behind it, no more. */
+    bool in_range = op->tokens >= 1 && op->tokens <= most && start >= 0 && start <= state.resident_tokens;
+    ckv_kv source = make_source(run, layer, in_range ? start : 0, in_range ? op->tokens : 1);
+    ckv_status status =
+        forward ? ckv_cache_write_staged(run->cache, layer, op->tokens, op->causal_block_size, &source, 1, NULL)
+                : ckv_cache_write_range(run->cache, layer, start, op->tokens, &source, NULL);
+    arena_free(&run->memory);
+    return status;
 }
 
 /* A write in every layer. The first layer decides whether it is refused: all are checked alike. */
 static ckv_status write_layers(window_run *run, const window_op *op)
 {
-    ckv_cache_state state = ckv_cache_get_state(run->cache);
-    int64_t most = op->kind == WINDOW_FORWARD ? state.max_staged_tokens : state.resident_tokens;
-    /* A length the library will refuse needs no data behind it. */
-    int64_t tokens = op->tokens >= 1 && op->tokens <= most ? op->tokens : 1;
-    ckv_status status = CKV_OK;
-    for (int64_t layer = 0; layer < run->config.layers && status == CKV_OK; layer++) {
-        void *memory;
-        ckv_kv source =
-            make_source(run, layer, op->kind == WINDOW_FORWARD ? state.staging_offset : op->start, tokens, &memory);
-        status = op->kind == WINDOW_FORWARD
-                     ? ckv_cache_write_staged(run->cache, layer, op->tokens, op->causal_block_size, &source, 1, NULL)
-                     : ckv_cache_write_range(run->cache, layer, op->start, op->tokens, &source, NULL);
-        free(memory);
+    for (int64_t layer = 0; layer < run->config.layers; layer++) {
+        ckv_status status = write_layer(run, op, layer);
+        if (status != CKV_OK)
+            return status;
     }
-    if (status == CKV_OK)
-        run->version++;
-    return status;
+    run->version++;
+    return CKV_OK;
 }
 
-typedef struct row_reading {
-    identity_kind *kinds; /* [tokens] */
-    identity *tokens;     /* [tokens] */
-} row_reading;
+/* What one key or value was found to be. */
+typedef struct reading {
+    identity_kind kind;
+    identity token; /* {-1, 0} unless the kind is IDENTITY_TOKEN */
+} reading;
 
-/* Decode one layer of K or V; the heads must agree. False at the first key that makes no sense. */
-static bool decode_plane(const window_run *run, const char *plane, int is_v, int64_t layer, int64_t tokens,
-                         row_reading *reading, int64_t *key_out)
+/* Decode K or V of one layer. The first plane to be decoded fills `readings` from its head 0; all else must agree.
+ * The first key that makes no sense, or `tokens`. */
+static int64_t decode_plane(window_run *run, const char *plane, identity_place place, int64_t tokens, bool fills,
+                            reading *readings)
 {
     const ckv_pool_config *config = &run->config;
-    float *vector = malloc((size_t)config->head_dim * sizeof *vector);
-    bool ok = vector != NULL;
-    for (int64_t key = 0; ok && key < tokens; key++) {
-        for (int64_t head = 0; ok && head < config->kv_heads; head++) {
-            identity token = {-1, 0};
-            ckv_convert_to_float(config->dtype, plane + (key * config->kv_heads + head) * vector_bytes(run),
-                                 (size_t)config->head_dim, vector);
-            identity_kind kind = identity_decode(vector, (identity_place){is_v, layer, head}, config->head_dim, &token);
-            if (head == 0) {
-                reading->kinds[key] = kind;
-                reading->tokens[key] = token;
-            }
-            ok = kind != IDENTITY_BROKEN && kind == reading->kinds[key] && token.id == reading->tokens[key].id &&
-                 token.version == reading->tokens[key].version;
-            *key_out = key;
+    float *vector = arena_alloc(&run->memory, (size_t)config->head_dim * sizeof *vector);
+    for (int64_t key = 0; key < tokens; key++) {
+        for (place.head = 0; place.head < config->kv_heads; place.head++) {
+            reading found = {.token = {-1, 0}};
+            ckv_convert_to_float(config->dtype, plane, (size_t)config->head_dim, vector);
+            plane += vector_bytes(run);
+            found.kind = identity_decode(vector, place, config->head_dim, &found.token);
+            if (fills && place.head == 0)
+                readings[key] = found;
+            if (found.kind == IDENTITY_BROKEN || found.kind != readings[key].kind ||
+                found.token.id != readings[key].token.id || found.token.version != readings[key].token.version)
+                return key;
         }
     }
-    free(vector);
-    return ok;
+    return tokens;
 }
 
-static json_t *reading_to_json(const row_reading *reading, int64_t tokens)
+static json_t *readings_to_json(const reading *readings, int64_t tokens)
 {
     json_t *list = json_array();
-    for (int64_t key = 0; key < tokens; key++)
-        json_array_append_new(list, reading->kinds[key] == IDENTITY_ZERO
+    for (int64_t key = 0; key < tokens; key++) {
+        const identity *token = &readings[key].token;
+        json_array_append_new(list, readings[key].kind == IDENTITY_ZERO
                                         ? json_null()
-                                        : json_pack("[I,I]", (json_int_t)reading->tokens[key].id,
-                                                    (json_int_t)reading->tokens[key].version));
+                                        : json_pack("[I,I]", (json_int_t)token->id, (json_int_t)token->version));
+    }
     return list;
 }
 
-static bool same_reading(const row_reading *a, const row_reading *b, int64_t tokens)
+static int internal_error(void)
 {
-    for (int64_t key = 0; key < tokens; key++)
-        if (a->kinds[key] != b->kinds[key] || a->tokens[key].id != b->tokens[key].id ||
-            a->tokens[key].version != b->tokens[key].version)
-            return false;
-    return true;
+    cli_error("ckv window", "internal error: %s", ckv_last_error());
+    return CLI_INTERNAL;
 }
 
-/* All layers of one block, K and V, with the printed layer's in printed[0] and printed[1]. */
-static int read_layers(window_run *run, const window_op *op, int64_t block, int64_t tokens, char *planes[2],
-                       row_reading printed[2], row_reading *scratch)
+/* K and V of one block in one layer, decoded and compared with readings[2], which the printed layer fills. */
+static int read_layer(window_run *run, const window_op *op, int64_t block, int64_t layer, int64_t tokens,
+                      char *planes[2], reading *readings[2])
 {
-    for (int64_t i = 0; i < run->config.layers; i++) {
-        /* The printed layer comes first: the others are compared with it. */
-        int64_t layer = i == 0 ? run->printed_layer : i <= run->printed_layer ? i - 1 : i;
-        int64_t seq_len_kv, key = 0;
-        ckv_status status = ckv_cache_read_row(run->cache, layer, op->causal_block_size, block, tokens, planes[0],
-                                               planes[1], &seq_len_kv, NULL);
-        if (status != CKV_OK) {
-            cli_error("ckv window", "internal error: %s", ckv_last_error());
+    int64_t seq_len_kv;
+    if (ckv_cache_read_row(run->cache, layer, op->causal_block_size, block, tokens, planes[0], planes[1], &seq_len_kv,
+                           NULL) != CKV_OK)
+        return internal_error();
+    for (int is_v = 0; is_v < 2; is_v++) {
+        int64_t key = decode_plane(run, planes[is_v], (identity_place){.is_v = is_v, .layer = layer}, tokens,
+                                   layer == run->printed_layer, readings[is_v]);
+        if (key < tokens) {
+            cli_error("ckv window",
+                      "internal error: block %" PRId64 ", %s, layer %" PRId64 ", key %" PRId64
+                      ": layers or heads disagree, or the slot holds something else",
+                      block, is_v ? "V" : "K", layer, key);
             return CLI_INTERNAL;
-        }
-        for (int kv = 0; kv < 2; kv++) {
-            row_reading *reading = i == 0 ? &printed[kv] : scratch;
-            if (!decode_plane(run, planes[kv], kv, layer, tokens, reading, &key) ||
-                !same_reading(&printed[kv], reading, tokens)) {
-                cli_error("ckv window",
-                          "internal error: block %" PRId64 ", %s, layer %" PRId64 ", key %" PRId64
-                          ": layers or heads disagree, or the slot holds something else",
-                          block, kv ? "V" : "K", layer, key);
-                return CLI_INTERNAL;
-            }
         }
     }
     return CLI_OK;
@@ -200,27 +192,23 @@ static int read_layers(window_run *run, const window_op *op, int64_t block, int6
 static int read_block(window_run *run, const window_op *op, int64_t block, json_t *blocks)
 {
     int64_t tokens = 0;
-    if (ckv_cache_read_row(run->cache, 0, op->causal_block_size, block, 0, NULL, NULL, &tokens, NULL) != CKV_OK) {
-        cli_error("ckv window", "internal error: %s", ckv_last_error());
-        return CLI_INTERNAL;
+    if (ckv_cache_read_row(run->cache, 0, op->causal_block_size, block, 0, NULL, NULL, &tokens, NULL) != CKV_OK)
+        return internal_error();
+    char *planes[2];
+    reading *readings[2];
+    for (int i = 0; i < 2; i++) {
+        planes[i] = arena_alloc(&run->memory, (size_t)(tokens * run->config.kv_heads * vector_bytes(run)));
+        readings[i] = arena_alloc(&run->memory, (size_t)tokens * sizeof *readings[i]);
     }
-    size_t plane = (size_t)(tokens * run->config.kv_heads * vector_bytes(run));
-    char *planes[2] = {malloc(plane), malloc(plane)};
-    row_reading readings[3];
-    for (int i = 0; i < 3; i++)
-        readings[i] =
-            (row_reading){calloc((size_t)tokens, sizeof(identity_kind)), calloc((size_t)tokens, sizeof(identity))};
-    int result = read_layers(run, op, block, tokens, planes, readings, &readings[2]);
+    int result = read_layer(run, op, block, run->printed_layer, tokens, planes, readings);
+    for (int64_t layer = 0; layer < run->config.layers && result == CLI_OK; layer++)
+        if (layer != run->printed_layer)
+            result = read_layer(run, op, block, layer, tokens, planes, readings);
     if (result == CLI_OK)
         json_array_append_new(blocks,
-                              json_pack("{so so sI}", "keys", reading_to_json(&readings[0], tokens), "values",
-                                        reading_to_json(&readings[1], tokens), "seq_len_kv", (json_int_t)tokens));
-    for (int i = 0; i < 3; i++) {
-        free(readings[i].kinds);
-        free(readings[i].tokens);
-    }
-    free(planes[0]);
-    free(planes[1]);
+                              json_pack("{so so sI}", "keys", readings_to_json(readings[0], tokens), "values",
+                                        readings_to_json(readings[1], tokens), "seq_len_kv", (json_int_t)tokens));
+    arena_free(&run->memory);
     return result;
 }
 
@@ -298,10 +286,8 @@ static int run_op(window_run *run, const window_op *op)
         return CLI_OK;
     }
     ckv_status status = apply(run, op);
-    if (status == CKV_ERROR_INTERNAL) {
-        cli_error("ckv window", "internal error: %s", ckv_last_error());
-        return CLI_INTERNAL;
-    }
+    if (status == CKV_ERROR_INTERNAL)
+        return internal_error();
     if (status != CKV_OK)
         print_refusal(run, op, status, ckv_last_error());
     else if (op->kind == WINDOW_FORWARD)

@@ -136,9 +136,8 @@ bool window_script_parse(const char *name, const char *text, size_t bytes, windo
         return false;
     }
     if (script.num_ops == 0) {
-        snprintf(error_out->text, sizeof error_out->text, "%.200s: the script is empty; the first op must be 'create'",
-                 name);
-        return false;
+        window_script_free(&script);
+        return json_lines_fail(error_out, "%.500s:1: the script is empty; the first op must be 'create'", name);
     }
     *script_out = script;
     return true;
