@@ -4,12 +4,14 @@
 #include "tests/support/mpi_case.h"
 
 #include "tools/harness/process_tree.h"
+#include <ckv/mpi.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static int is_last(void)
@@ -113,13 +115,12 @@ static void aborts(void **state)
     barrier();
 }
 
-/* UndefinedBehaviorSanitizer would end the rank before the signal does */
-__attribute__((no_sanitize("undefined"))) static void segfaults(void **state)
+static void segfaults(void **state)
 {
     (void)state;
     if (is_last()) {
-        volatile uintptr_t nowhere = sizeof(int);
-        *(volatile int *)nowhere = 1;
+        volatile char *forbidden = mmap(NULL, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        *forbidden = 1;
     }
     barrier();
 }
@@ -171,6 +172,34 @@ static void waits_for_spinner(void **state)
     if (is_last())
         spin();
     barrier();
+}
+
+/* One barrier that all reach, then one that the last rank never does. */
+static ckv_comm *pass_one_barrier(void)
+{
+    ckv_comm *comm = NULL;
+    assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), 0, &comm));
+    ckv_test_set_comm(comm);
+    assert_ok(ckv_comm_barrier(comm));
+    return comm;
+}
+
+static void waits_in_second_barrier(void **state)
+{
+    (void)state;
+    ckv_comm *comm = pass_one_barrier();
+    if (is_last())
+        spin();
+    assert_ok(ckv_comm_barrier(comm));
+}
+
+static void aborts_after_barrier(void **state)
+{
+    (void)state;
+    ckv_comm *comm = pass_one_barrier();
+    if (is_last())
+        abort();
+    assert_ok(ckv_comm_barrier(comm));
 }
 
 static void is_stopped(void **state)
@@ -288,6 +317,8 @@ static const ckv_test_case cases[] = {
     CKV_CASE(spins),
     CKV_CASE(waits_in_barrier),
     CKV_CASE(waits_for_spinner),
+    CKV_CASE(waits_in_second_barrier),
+    CKV_CASE(aborts_after_barrier),
     CKV_CASE(is_stopped),
     CKV_CASE(kills_mpirun),
     CKV_CASE(kills_the_launcher),

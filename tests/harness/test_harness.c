@@ -144,6 +144,15 @@ static void hangs_in_a_collective(void **state)
     expect("waits_for_spinner", "2", CKV_TEST_HANG, "HANG (hang: rank 0 *, rank 1 not in a known collective)");
 }
 
+/* The reason names the collective, when the case has named its communicator. */
+static void names_the_collective(void **state)
+{
+    (void)state;
+    expect("waits_in_second_barrier", "2", CKV_TEST_HANG,
+           "HANG (hang: rank 0 in barrier #2 (* bytes), rank 1 after barrier #1 (* bytes))");
+    expect("aborts_after_barrier", "2", CKV_TEST_FAIL, "FAIL (rank 1 died of SIGABRT after barrier #1 (* bytes))");
+}
+
 static void stopped_process(void **state)
 {
     (void)state;
@@ -263,6 +272,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(cmocka_is_not_trusted),
     CKV_CASE(spins_outside_a_collective),
     CKV_CASE(hangs_in_a_collective),
+    CKV_CASE(names_the_collective),
     CKV_CASE(stopped_process),
     CKV_CASE(mpirun_killed),
     CKV_CASE(launcher_killed),

@@ -261,6 +261,7 @@ static int run_case(const ckv_test_case *test, const case_ranks *ranks)
     now.running = test;
     now.verdict = CKV_TEST_FAIL;
     now.told = false;
+    record_set_operation_source(NULL, NULL); /* a failed case may have left its communicator there */
     record_start();
     if (ranks != NULL)
         ranks->begin();
