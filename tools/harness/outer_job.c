@@ -101,7 +101,7 @@ int harness_outer_join(const char *directory, const char *name, harness_outer_jo
                        size_t reason_bytes)
 {
     int rank, size;
-    harness_process launcher;
+    harness_process launcher = {0};
     if (!harness_rank_of_job(&rank, &size) || size == 1)
         return 0;
     if (!find_launcher(&launcher)) {
