@@ -80,6 +80,22 @@ static void sizes_that_differ_fail_on_every_rank(void **state)
         assert_passed(ranks_run_on_threads(ranks, LONG_MS, mismatched_sizes));
 }
 
+/* Whatever the transport would do: a rank whose operation failed is out. */
+static void nothing_works_after_a_failure(void **state)
+{
+    (void)state;
+    ckv_comm *comm = NULL;
+    char memory[16] = "";
+    const ckv_comm_transfer mismatched = {memory, 8, memory + 8, 4};
+    assert_ok(ckv_comm_create_self(&comm));
+    assert_ok(ckv_comm_barrier(comm));
+    assert_status(ckv_comm_all_to_all(comm, 1, &mismatched), CKV_ERROR_COMM);
+    assert_status(ckv_comm_barrier(comm), CKV_ERROR_COMM);
+    assert_non_null(strstr(ckv_last_error(), "failed in all_to_all, operation 2"));
+    assert_status(ckv_comm_agree(comm, CKV_OK), CKV_ERROR_COMM);
+    ckv_comm_destroy(&comm);
+}
+
 static void *wait_in_barrier(void *comm)
 {
     return ckv_comm_barrier(comm) == CKV_OK ? comm : NULL;
@@ -142,6 +158,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(all_to_all_times_out),
     CKV_CASE(latecomer_times_out_too),
     CKV_CASE(sizes_that_differ_fail_on_every_rank),
+    CKV_CASE(nothing_works_after_a_failure),
     CKV_CASE(record_shows_a_stuck_rank),
     CKV_CASE(destroy_takes_anything_and_never_waits),
     CKV_CASE(refuses_bad_arguments),
