@@ -145,6 +145,14 @@ ckv_status ckv_comm_barrier(ckv_comm *comm)
     return allgather(comm, "barrier", &here, comm->verdicts, sizeof here);
 }
 
+ckv_status ckv_comm_all_gather(ckv_comm *comm, const void *mine, int64_t bytes, void *all_out)
+{
+    if (comm == NULL || bytes < 0 || (bytes > 0 && (mine == NULL || all_out == NULL)))
+        return ckv_fail(CKV_ERROR_INVALID, "all_gather: comm, mine or all_out is NULL, or bytes %lld is negative",
+                        (long long)bytes);
+    return allgather(comm, "all_gather", mine, all_out, bytes);
+}
+
 ckv_status ckv_comm_agree(ckv_comm *comm, ckv_status status)
 {
     if (comm == NULL)

@@ -188,6 +188,24 @@ void conform_long_messages_arrive_whole(ckv_comm *comm, rank_report *report)
     exchange_stamps(comm, report, 1, size_long, 0);
 }
 
+void conform_all_gather_keeps_rank_order(ckv_comm *comm, rank_report *report)
+{
+    enum { MOST_RANKS = 16 };
+    int rank = ckv_comm_rank(comm), size = ckv_comm_size(comm);
+    RANK_CHECK(report, size <= MOST_RANKS);
+    const int64_t mine[2] = {100 + rank, -rank};
+    int64_t all[MOST_RANKS + 1][2] = {{0}};
+    RANK_STATUS(report, ckv_comm_all_gather(comm, mine, -1, all), CKV_ERROR_INVALID);
+    RANK_STATUS(report, ckv_comm_all_gather(comm, NULL, sizeof mine, all), CKV_ERROR_INVALID);
+    RANK_STATUS(report, ckv_comm_all_gather(NULL, mine, sizeof mine, all), CKV_ERROR_INVALID);
+    RANK_OK(report, ckv_comm_all_gather(comm, mine, 0, NULL));
+    RANK_OK(report, ckv_comm_all_gather(comm, mine, sizeof mine, all));
+    for (int peer = 0; peer < size; peer++)
+        RANK_CHECK(report, all[peer][0] == 100 + peer && all[peer][1] == -peer);
+    RANK_CHECK(report, all[size][0] == 0);
+    RANK_CHECK(report, strcmp(ckv_comm_last_operation(comm).operation, "all_gather") == 0);
+}
+
 void conform_many_operations_stay_in_step(ckv_comm *comm, rank_report *report)
 {
     for (int round = 0; round < 40 && !report->failed; round++) {

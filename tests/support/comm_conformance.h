@@ -15,6 +15,7 @@
     X(every_byte_reaches_its_rank)                                                                                     \
     X(one_group_carries_tensors_of_any_size)                                                                           \
     X(long_messages_arrive_whole)                                                                                      \
+    X(all_gather_keeps_rank_order)                                                                                     \
     X(many_operations_stay_in_step)                                                                                    \
     X(records_the_last_operation)
 

@@ -45,6 +45,10 @@ CKV_NODISCARD CKV_API ckv_status ckv_comm_agree(ckv_comm *comm, ckv_status statu
 /* Wait until every rank is here. ERROR_COMM, ERROR_TIMEOUT. */
 CKV_NODISCARD CKV_API ckv_status ckv_comm_barrier(ckv_comm *comm);
 
+/* `bytes` bytes of every rank, the same count on each, land in `all_out` in rank order: ranks * bytes. Host memory that
+ * does not overlap. Collective; waits. ERROR_INVALID, ERROR_COMM, ERROR_TIMEOUT. */
+CKV_NODISCARD CKV_API ckv_status ckv_comm_all_gather(ckv_comm *comm, const void *mine, int64_t bytes, void *all_out);
+
 #ifdef __cplusplus
 }
 #endif
