@@ -7,12 +7,10 @@
 #include <string.h>
 
 static const cli_command commands[] = {
+    {"demo", "roll video models through the cache, on one rank or more, and check every forward", cmd_demo},
     {"replay", "run a recorded trace and compare every forward with the exact window", cmd_replay},
     {"window", "run a script of cache operations and print which tokens each block reads", cmd_window},
     {"size", "tokens and bytes a geometry needs, and the largest window that fits a budget", cmd_size},
-#ifdef CKV_ALL_COMMANDS
-    {"demo", "roll a small video model through the cache, on 1 or more ranks, and check every frame", cmd_demo},
-#endif
     {"lists", "test lists: select, explain, check and shard for a machine", cmd_lists},
     {NULL, NULL, NULL},
 };

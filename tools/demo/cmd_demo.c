@@ -25,7 +25,7 @@ static const struct argp_option option_table[] = {
     {"denoising-forwards", KEY_DENOISING, "N", 0, "Before each chunk's clean forward (default 1; the models use 4)", 0},
     {"head-dim", KEY_HEAD_DIM, "N", 0, "Elements of a head vector (default 64; the models use 128)", 0},
     {"layers", KEY_LAYERS, "N", 0, "Layers (default 1; the models have 30 and 36)", 0},
-    {"dtype", KEY_DTYPE, "NAME", 0, "bf16 (default), fp16 or fp32", 0},
+    {"dtype", KEY_DTYPE, "NAME", 0, "fp32 (default), bf16 or fp16", 0},
     {"tokens-per-page", KEY_PAGE, "N", 0, "A power of two (default 32)", 0},
     {0},
 };
@@ -211,7 +211,7 @@ static int check_geometry(const demo_options *options, const char *argv0, int sp
 int cmd_demo(int argc, char **argv)
 {
     demo_options options = {
-        .denoising_forwards = 1, .slides = 3, .head_dim = 64, .layers = 1, .tokens_per_page = 32, .dtype = CKV_BF16};
+        .denoising_forwards = 1, .slides = 3, .head_dim = 64, .layers = 1, .tokens_per_page = 32, .dtype = CKV_FP32};
     int result = launch_parse(&argp, argc, argv, &options);
     if (result == CLI_OK)
         result = check_geometry(&options, argv[0], launch_env_rank() == 0);

@@ -145,7 +145,7 @@ static ckv_status open_session(ckv_comm *comm, const demo_plan *plan, session **
     ckv_rollout_size size;
     ckv_status status = ckv_rollout_config_size(&rollout, plan->tokens_per_page, &size);
     if (status != CKV_OK) {
-        problem_set(why, "%s", ckv_last_error());
+        problem_format(why, "%s", ckv_last_error());
         return status;
     }
     session_config config = session_config_default();
@@ -173,7 +173,7 @@ ckv_status demo_run(ckv_comm *comm, const demo_plan *plan, demo_progress progres
     run.v = malloc(tokens * (size_t)plan->kv_heads * token_bytes);
     ckv_status status = run.q && run.k && run.v ? CKV_OK : CKV_ERROR_MEMORY;
     if (status != CKV_OK)
-        problem_set(why, "out of memory for a forward of %zu tokens", tokens);
+        problem_format(why, "out of memory for a forward of %zu tokens", tokens);
     status = session_agree(comm, status, why);
     if (status == CKV_OK)
         status = open_session(comm, plan, &run.session, why);
