@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,13 +28,22 @@ typedef struct mpi_transport {
     MPI_Comm comm;
     int rank, size;
     int64_t timeout_ms;
-    bool abandoned; /* MPI may still use comm, boxes and requests: they are never freed */
+    bool failed;                /* MPI may still use comm, boxes and requests: they are never freed */
+    struct mpi_transport *next; /* of the abandoned ones */
     char *outbox, *inbox;
     int64_t outbox_bytes, inbox_bytes;
     MPI_Request *requests;
     int *peers; /* whom each request is about; receives only, else -1 */
     int64_t request_capacity;
 } mpi_transport;
+
+/* Left to MPI for good, and kept in sight of leak checkers. */
+static _Atomic(mpi_transport *) abandoned;
+
+static void abandon(mpi_transport *self)
+{
+    self->next = atomic_exchange(&abandoned, self);
+}
 
 static ckv_status mpi_fail(const char *what, int error)
 {
@@ -181,7 +191,7 @@ static ckv_status mpi_all_to_all(void *transport, int64_t tensors, const ckv_com
     ckv_status status = start_all(self, tensors, transfers, &count);
     if (status == CKV_OK)
         status = await_all(self, count);
-    self->abandoned = status != CKV_OK;
+    self->failed = status != CKV_OK;
     CKV_TRY(status);
     const char *message = self->inbox;
     for (int peer = 0; peer < self->size; peer++) {
@@ -194,8 +204,10 @@ static ckv_status mpi_all_to_all(void *transport, int64_t tensors, const ckv_com
 static void mpi_destroy(void *transport)
 {
     mpi_transport *self = transport;
-    if (self->abandoned)
+    if (self->failed) {
+        abandon(self);
         return;
+    }
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized && self->comm != MPI_COMM_NULL)
@@ -278,7 +290,9 @@ ckv_status ckv_comm_create_mpi(const void *mpi_comm, int64_t timeout_ms, ckv_com
     self->size = size;
     self->timeout_ms = timeout_ms > 0 ? timeout_ms : DEFAULT_TIMEOUT_MS;
     ckv_status status = duplicate(self, comm);
-    if (status != CKV_OK)
-        return status; /* MPI may still write to *self: left to it */
+    if (status != CKV_OK) {
+        abandon(self); /* MPI may still write the new communicator */
+        return status;
+    }
     return ckv_comm_create_on(&mpi_ops, self, rank, size, comm_out);
 }
