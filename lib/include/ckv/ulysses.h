@@ -43,7 +43,9 @@ CKV_API void ckv_ulysses_destroy(ckv_ulysses **ulysses);
  * [rows, heads of all ranks, head_dim] with rows the same on every rank and q_heads the count over all ranks; rank r
  * holds token rows [r*rows, (r+1)*rows). seq_len is global: ranks*rows - ranks < seq_len <= ranks*rows. The cache holds
  * the K/V heads of this rank. Rows past seq_len are neither cached nor attended, whatever they hold, and come back
- * zero. lse, if given, is [rows, q_heads] of this rank's shard. Collective. When one rank must refuse, all return that
+ * zero. lse, if given, is [rows, q_heads] of this rank's shard. ckv_attention_args_set_packed counts the cache's heads,
+ * which are one rank's: set the strides of a fused shard by hand.
+ * Collective. When one rank must refuse, all return that
  * rank's error before anything is exchanged, and no cache or output has changed: ERROR_INVALID, ERROR_STATE,
  * ERROR_UNSUPPORTED. Ranks whose seq_len, geometry or history differ are refused with ERROR_INVALID. ERROR_COMM,
  * ERROR_TIMEOUT. */
