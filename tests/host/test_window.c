@@ -244,6 +244,19 @@ static void reopen_counts_tokens_from_zero(void **state)
                   "forward [6: 0-3@3 4-5@4]\n");
 }
 
+/* The first history position is the first whose id moves when a page is dropped. */
+static void edits_after_eviction_keep_ids(void **state)
+{
+    (void)state;
+    expect_script(CREATE("fp32", 4, 200) OPEN(4, 8, 4, "[4]") WRITE(0, 4) COMMIT(4) FORWARD(4, 4) COMMIT(4)
+                      FORWARD(4, 4) COMMIT(4) FORWARD(4, 4) COMMIT(4) WRITE(3, 2) FORWARD(4, 4),
+                  0,
+                  "open 0+0=0\nwrite_range 0+0=0\ncommit 4+0=4\nforward [8: 0-3@1 4-7@2]\ncommit 4+4=8\n"
+                  "forward [12: 0-3@1 4-7@2 8-11@3]\ncommit 4+8=12\n"
+                  "forward [16: 0-3@1 4-7@2 8-11@3 12-15@4]\ncommit 4+8=12\nwrite_range 4+8=12\n"
+                  "forward [16: 0-2@1 3@5 8@5 9-11@3 12-15@4 16-19@6]\n");
+}
+
 static void slots_never_written_show(void **state)
 {
     (void)state;
@@ -290,29 +303,31 @@ static void refused_create_refuses_the_rest(void **state)
 }
 
 /* A device whose scatter goes wrong in one way. */
-typedef enum fault { FAULT_HEADS, FAULT_LAYERS, FAULT_KV, FAULT_TOKENS } fault;
+typedef enum fault { FAULT_HEADS_ALIKE, FAULT_HEAD_SKIPPED, FAULT_LAYERS_ALIKE, FAULT_LAYER_SKIPPED, FAULT_KV } fault;
 static fault injected;
 static ckv_scatter_kv_slots_params first_write;
 
 static ckv_status faulty_scatter(const ckv_scatter_kv_slots_params *params, ckv_stream stream)
 {
     ckv_scatter_kv_slots_params wrong = *params;
+    if (first_write.v_plane == NULL)
+        first_write = *params;
     switch (injected) {
-    case FAULT_HEADS:
+    case FAULT_HEADS_ALIKE:
         wrong.k_head_stride = 0;
         break;
-    case FAULT_LAYERS:
-        if (first_write.v_plane == NULL)
-            first_write = *params;
+    case FAULT_HEAD_SKIPPED:
+        wrong.kv_heads = 1;
+        break;
+    case FAULT_LAYERS_ALIKE:
         wrong.v_plane = first_write.v_plane;
+        break;
+    case FAULT_LAYER_SKIPPED:
+        if (wrong.v_plane != first_write.v_plane)
+            wrong.k = wrong.v = NULL;
         break;
     case FAULT_KV:
         wrong.k = params->v;
-        break;
-    case FAULT_TOKENS:
-        wrong.v_token_stride += (int64_t)sizeof(float);
-        wrong.entries = 1;
-        wrong.v = (const char *)params->v + sizeof(float);
         break;
     }
     return ckv_device_host.scatter_kv_slots(&wrong, stream);
@@ -323,7 +338,7 @@ static void mix_ups_are_internal_errors(void **state)
     (void)state;
     ckv_device device = ckv_device_host;
     device.scatter_kv_slots = faulty_scatter;
-    for (injected = FAULT_HEADS; injected <= FAULT_TOKENS; injected++) {
+    for (injected = FAULT_HEADS_ALIKE; injected <= FAULT_KV; injected++) {
         first_write = (ckv_scatter_kv_slots_params){0};
         int result;
         char *out = run_text(CREATE("fp32", 4, 64) OPEN(0, 4, 4, "[4]") FORWARD(4, 4), &device, 0, &result);
@@ -520,6 +535,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(worked_example_in_every_dtype),
     CKV_CASE(edits_reach_private_copies),
     CKV_CASE(reopen_counts_tokens_from_zero),
+    CKV_CASE(edits_after_eviction_keep_ids),
     CKV_CASE(slots_never_written_show),
     CKV_CASE(refusals_change_nothing),
     CKV_CASE(refused_create_refuses_the_rest),
