@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Token identity inside K and V vectors: id, version, layer, head and K-or-V as small integers that every dtype holds
- * exactly, repeated over head_dim. */
+ * exactly, repeated over head_dim. Room for 2^42 ids, 2^35 versions, 2^14 layers and heads; what goes beyond is cut off
+ * on both sides. */
 #ifndef CKV_TOOLS_IDENTITY_H
 #define CKV_TOOLS_IDENTITY_H
 
