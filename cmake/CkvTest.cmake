@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# ckv_add_test(SUITE SOURCES FILE... [CASES_FROM FILE...] [CASES NAME...] [RANKS N...] [LIBS TARGET...]
+# ckv_add_test(SUITE SOURCES FILE... [CASES_FROM FILE...] [RANKS N...] [LIBS TARGET...]
 #              [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
 #
-# The cases are every CKV_CASE(name) of the sources and every X(name) of the shared tables in CASES_FROM, or CASES. One
+# The cases are every CKV_CASE(name) of the sources and every X(name) of the shared tables in CASES_FROM. One
 # program test_SUITE; one CTest test SUITE.CASE per case, or with RANKS one SUITE.CASE-npN per case and N, for programs
 # with CKV_MPI_TEST_MAIN. Without MPI only one rank is registered. TIMEOUT (60) is the deadline of one case; ARGS follow
 # the case's name. Every test runs under ckv_case_launch, so 77 means that all ranks skipped.
@@ -49,16 +49,13 @@ function(ckv_read_cases macro names_out)
 endfunction()
 
 function(ckv_add_test suite)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;CASES_FROM;CASES;RANKS;LIBS;LABELS;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;CASES_FROM;RANKS;LIBS;LABELS;ARGS")
   if(test_UNPARSED_ARGUMENTS OR NOT test_SOURCES)
     message(FATAL_ERROR "ckv_add_test(${suite}): needs SOURCES; does not know '${test_UNPARSED_ARGUMENTS}'")
   endif()
-  set(cases ${test_CASES})
-  if(NOT cases)
-    ckv_read_cases(X shared_cases ${test_CASES_FROM})
-    ckv_read_cases(CKV_CASE own_cases ${test_SOURCES})
-    set(cases ${shared_cases} ${own_cases})
-  endif()
+  ckv_read_cases(X shared_cases ${test_CASES_FROM})
+  ckv_read_cases(CKV_CASE own_cases ${test_SOURCES})
+  set(cases ${shared_cases} ${own_cases})
   if(NOT cases)
     message(FATAL_ERROR "ckv_add_test(${suite}): no CKV_CASE(name) in ${test_SOURCES}")
   endif()
