@@ -86,23 +86,23 @@ static error_t set_block_sizes(size_options *options, char *text)
     return 0;
 }
 
-static error_t set_budget(size_options *options, char *text)
+static error_t set_budget(size_options *options, const char *text)
 {
     static const struct {
         const char *suffix;
         int64_t bytes;
-    } units[] = {{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
-    size_t length = strlen(text);
-    int64_t unit = 1;
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        if (length > 3 && strcmp(text + length - 3, units[i].suffix) == 0) {
-            unit = units[i].bytes;
-            text[length - 3] = '\0';
+    } units[] = {{"", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}};
+    char *suffix;
+    errno = 0;
+    intmax_t count = strtoimax(text, &suffix, 10);
+    for (size_t i = 0; i < sizeof units / sizeof units[0] && errno == 0 && suffix != text; i++) {
+        if (strcmp(suffix, units[i].suffix) == 0 && count >= 1 && count <= INT64_MAX / units[i].bytes) {
+            options->budget_bytes = count * units[i].bytes;
+            return 0;
         }
     }
-    error_t error = cli_parse_integer("--budget", text, 1, INT64_MAX / unit, &options->budget_bytes);
-    options->budget_bytes *= unit;
-    return error;
+    return cli_usage_error(
+        "--budget is '%s'; it must be a positive integer of bytes, or of KiB, MiB or GiB with that suffix", text);
 }
 
 static error_t parse_option(int key, char *value, struct argp_state *state)
