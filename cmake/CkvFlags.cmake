@@ -8,6 +8,10 @@ target_compile_options(ckv_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes
     -Wpointer-arith -Wcast-qual -Wundef -Wformat=2 -Wvla -fno-common>
   $<$<AND:$<COMPILE_LANGUAGE:C>,$<BOOL:${CKV_WERROR}>>:-Werror>)
+# Kernels use no C++ library: libckv is linked as C.
+target_compile_options(ckv_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wshadow,-fno-exceptions,-fno-rtti>
+  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${CKV_WERROR}>>:--Werror=all-warnings>)
 if(CKV_SANITIZE)
   target_compile_options(ckv_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fsanitize=${CKV_SANITIZE} -fno-omit-frame-pointer>)
   target_link_options(ckv_flags INTERFACE -fsanitize=${CKV_SANITIZE})

@@ -10,16 +10,26 @@ target_include_directories(ckv_objects PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib/include> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
 target_compile_definitions(ckv_objects PRIVATE CKV_BUILDING_LIBRARY)
 
+# The runtime is part of the library and none of its interface; it looks for the driver when it is first called.
+set(ckv_cuda_libraries "")
+if(CKV_HAVE_CUDA)
+  set(ckv_cuda_libraries CUDA::cudart_static)
+  target_compile_definitions(ckv_objects PRIVATE CKV_HAVE_CUDA)
+  target_include_directories(ckv_objects SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+endif()
+
 add_library(ckv SHARED $<TARGET_OBJECTS:ckv_objects>)
 add_library(ckv::ckv ALIAS ckv)
 target_include_directories(ckv PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(ckv PRIVATE $<BUILD_INTERFACE:ckv_flags> m Threads::Threads)
-set_target_properties(ckv PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+target_link_libraries(ckv PRIVATE $<BUILD_INTERFACE:ckv_flags> $<BUILD_INTERFACE:${ckv_cuda_libraries}> m Threads::Threads)
+target_link_options(ckv PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed)
+set_target_properties(ckv PROPERTIES LINKER_LANGUAGE C VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 
 add_library(ckv_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:ckv_objects>)
 target_include_directories(ckv_internal PUBLIC ${PROJECT_SOURCE_DIR}/lib/include ${PROJECT_SOURCE_DIR})
-target_link_libraries(ckv_internal PUBLIC ckv_flags m Threads::Threads)
+target_link_libraries(ckv_internal PUBLIC ckv_flags ${ckv_cuda_libraries} m Threads::Threads)
+set_target_properties(ckv_internal PROPERTIES LINKER_LANGUAGE C)
 
 install(TARGETS ckv EXPORT ckvTargets)
 install(DIRECTORY lib/include/ckv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

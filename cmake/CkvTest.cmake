@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # ckv_add_test(SUITE SOURCES FILE... [CASES_FROM FILE...] [RANKS N...] [LIBS TARGET...]
 #              [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
+# ckv_add_test(SUITE PROGRAM TARGET [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
 #
 # The cases are every CKV_CASE(name) of the sources and every X(name) of the shared tables in CASES_FROM. One
-# program test_SUITE; one CTest test SUITE.CASE per case, or with RANKS one SUITE.CASE-npN per case and N, for programs
+# program test_SUITE, or with PROGRAM another suite's once more, with other arguments; one CTest test SUITE.CASE per case, or with RANKS one SUITE.CASE-npN per case and N, for programs
 # with CKV_MPI_TEST_MAIN. Without MPI only one rank is registered. TIMEOUT (60) is the deadline of one case; ARGS follow
 # the case's name. Every test runs under ckv_case_launch, so 77 means that all ranks skipped.
 # Every name goes to test_cases.txt in the build folder, where `ckv lists check` reads it; a test that comes from elsewhere
@@ -49,26 +50,37 @@ function(ckv_read_cases macro names_out)
 endfunction()
 
 function(ckv_add_test suite)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT" "SOURCES;CASES_FROM;RANKS;LIBS;LABELS;ARGS")
-  if(test_UNPARSED_ARGUMENTS OR NOT test_SOURCES)
-    message(FATAL_ERROR "ckv_add_test(${suite}): needs SOURCES; does not know '${test_UNPARSED_ARGUMENTS}'")
-  endif()
-  ckv_read_cases(X shared_cases ${test_CASES_FROM})
-  ckv_read_cases(CKV_CASE own_cases ${test_SOURCES})
-  set(cases ${shared_cases} ${own_cases})
-  if(NOT cases)
-    message(FATAL_ERROR "ckv_add_test(${suite}): no CKV_CASE(name) in ${test_SOURCES}")
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT;PROGRAM" "SOURCES;CASES_FROM;RANKS;LIBS;LABELS;ARGS")
+  if(test_UNPARSED_ARGUMENTS OR (NOT test_SOURCES AND NOT test_PROGRAM))
+    message(FATAL_ERROR "ckv_add_test(${suite}): needs SOURCES or PROGRAM; does not know '${test_UNPARSED_ARGUMENTS}'")
   endif()
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 60)
   endif()
   set(program test_${suite})
-  add_executable(${program} ${test_SOURCES})
+  if(test_PROGRAM)
+    set(program ${test_PROGRAM})
+  else()
+    add_executable(${program} ${test_SOURCES})
+    ckv_read_cases(X shared_cases ${test_CASES_FROM})
+    ckv_read_cases(CKV_CASE own_cases ${test_SOURCES})
+    set_target_properties(${program} PROPERTIES CKV_CASES "${shared_cases};${own_cases}")
+  endif()
+  get_target_property(cases ${program} CKV_CASES)
+  list(REMOVE_ITEM cases "")
+  if(NOT cases)
+    message(FATAL_ERROR "ckv_add_test(${suite}): no CKV_CASE(name) in ${test_SOURCES}")
+  endif()
 
   if(NOT test_RANKS)
-    target_link_libraries(${program} PRIVATE ckv_test_support ${test_LIBS})
+    if(NOT test_PROGRAM)
+      target_link_libraries(${program} PRIVATE ckv_test_support ${test_LIBS})
+    endif()
+    if(NOT "cuda" IN_LIST test_LABELS)
+      list(PREPEND test_LABELS host)
+    endif()
     foreach(case IN LISTS cases)
-      ckv_add_case(${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "host;${test_LABELS}" "${test_ARGS}")
+      ckv_add_case(${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "${test_LABELS}" "${test_ARGS}")
     endforeach()
     return()
   endif()

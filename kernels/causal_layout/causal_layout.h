@@ -1,10 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* causal_layout: write every kernel-facing tensor of a geometry from the page table, in place. Reads the table after
- * its rotation; lib/layout/row_plan.h says what a row holds. All pointers are device memory. */
+/* causal_layout: advance a rollout by one commit and write every kernel-facing tensor of its geometry, in place. Where
+ * the rollout stands is device memory that the launch reads and advances, so the arguments of a commit do not depend on
+ * its history and a captured commit replays. lib/layout/row_plan.h says what a row holds, lib/layout/commit_plan.h what
+ * a commit drops. All pointers are device memory. */
 #ifndef CKV_KERNELS_CAUSAL_LAYOUT_H
 #define CKV_KERNELS_CAUSAL_LAYOUT_H
 
+#include "lib/layout/commit_plan.h"
+
 #include <ckv/cache.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Progress and table exist twice. A launch reads the current ones and writes the others, which are current afterwards:
+ * no block of a grid waits for another, and none reads what another has overwritten. */
+typedef struct ckv_layout_state {
+    int64_t pin_tokens;
+    int64_t resident_pages;
+    ckv_progress progress[2];
+    int32_t current;   /* 0 or 1: which progress, and which of the tables */
+    uint32_t arrivals; /* blocks of the running grid that have read `current`; zero between launches */
+} ckv_layout_state;
 
 /* Tensors of one causal block size. n = num_blocks, b = block_size, P = tokens_per_page. */
 typedef struct ckv_causal_layout_size {
@@ -24,16 +42,14 @@ typedef struct ckv_causal_layout_size {
 } ckv_causal_layout_size;
 
 typedef struct ckv_causal_layout_params {
+    int64_t commit_tokens; /* at most max_staged more than the state has still to pin; 0: only write the tensors */
     int64_t tokens_per_page;
-    int64_t fixed_tokens;
-    int64_t staging_offset;
     int64_t window_tokens;
     int64_t max_staged_tokens;
-    int64_t resident_pages;
-    int64_t dropped_pages; /* by the rotation just done; 0: none, and refill_tokens is 0 */
-    int64_t refill_tokens;
     int32_t guard_page;
-    const int32_t *table;        /* [resident_pages]; read */
+    ckv_layout_state *state;
+    int32_t *tables; /* [2, table_pages]; the first resident_pages of each are used */
+    int64_t table_pages;
     int64_t *staged_slots;       /* [max_staged] */
     int64_t *refill_source;      /* [P-1], for copy_kv_slots; -1 where unused */
     int64_t *refill_destination; /* [P-1] */
@@ -42,5 +58,9 @@ typedef struct ckv_causal_layout_params {
 } ckv_causal_layout_params;
 
 ckv_status ckv_causal_layout_host(const ckv_causal_layout_params *params, ckv_stream stream);
+ckv_status ckv_causal_layout_cuda(const ckv_causal_layout_params *params, ckv_stream stream);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -4,7 +4,13 @@
 #ifndef CKV_KERNELS_COPY_KV_SLOTS_H
 #define CKV_KERNELS_COPY_KV_SLOTS_H
 
+#include "kernels/common/slot_check.h"
+
 #include <ckv/pool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef struct ckv_copy_kv_slots_params {
     ckv_pool_view pool;
@@ -14,9 +20,15 @@ typedef struct ckv_copy_kv_slots_params {
     int64_t entries;
     const int64_t *source;      /* [entries] slot ids */
     const int64_t *destination; /* [entries] slot ids */
+    ckv_slot_check check;       /* all NULL: unchecked */
 } ckv_copy_kv_slots_params;
 
-/* Host twin: ERROR_INVALID for a slot out of range (named with its entry), before anything is written. */
+/* The host twin refuses a slot out of range (ERROR_INVALID, named with its entry) before anything is written; a GPU
+ * skips it, and reports it when checked. */
 ckv_status ckv_copy_kv_slots_host(const ckv_copy_kv_slots_params *params, ckv_stream stream);
+ckv_status ckv_copy_kv_slots_cuda(const ckv_copy_kv_slots_params *params, ckv_stream stream);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -35,6 +35,8 @@ ckv_status ckv_copy_kv_slots_host(const ckv_copy_kv_slots_params *params, ckv_st
                             "copy_kv_slots: entry %" PRId64 " copies slot %" PRId64 " to %" PRId64
                             "; the pool has %" PRId64 " slots",
                             i, params->source[i], params->destination[i], num_slots);
+    const ckv_slot_list list = {params->entries, params->source, params->destination, 0, 1};
+    CKV_TRY(ckv_slot_check_host("copy_kv_slots", &params->check, &list, 1));
     for (int64_t i = 0; i < params->entries; i++)
         if (params->source[i] >= 0 && params->destination[i] >= 0)
             copy_slot(params, params->source[i], params->destination[i]);

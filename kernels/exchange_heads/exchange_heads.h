@@ -7,6 +7,10 @@
 
 #include <ckv/types.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { CKV_EXCHANGE_MAX_TENSORS = 3 };
 
 typedef struct ckv_exchange_tensor {
@@ -28,5 +32,9 @@ typedef struct ckv_exchange_heads_params {
 } ckv_exchange_heads_params;
 
 ckv_status ckv_exchange_heads_host(const ckv_exchange_heads_params *params, ckv_stream stream);
+ckv_status ckv_exchange_heads_cuda(const ckv_exchange_heads_params *params, ckv_stream stream);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -6,6 +6,10 @@
 
 #include <ckv/types.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct ckv_rotate_rows_params {
     void *data;
     int64_t rows;
@@ -17,5 +21,9 @@ typedef struct ckv_rotate_rows_params {
 
 /* No rows or at most one column: nothing to do, no launch. ERROR_INVALID. */
 ckv_status ckv_rotate_rows_host(const ckv_rotate_rows_params *params, ckv_stream stream);
+ckv_status ckv_rotate_rows_cuda(const ckv_rotate_rows_params *params, ckv_stream stream);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

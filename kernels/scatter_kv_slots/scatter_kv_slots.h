@@ -4,7 +4,11 @@
 #ifndef CKV_KERNELS_SCATTER_KV_SLOTS_H
 #define CKV_KERNELS_SCATTER_KV_SLOTS_H
 
-#include <ckv/types.h>
+#include "kernels/common/slot_check.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 typedef struct ckv_scatter_kv_slots_params {
     void *k_plane; /* slot address: plane + slot / tokens_per_page * page_stride + slot % tokens_per_page * slot_stride
@@ -23,9 +27,15 @@ typedef struct ckv_scatter_kv_slots_params {
     const int64_t *source_index; /* [entries] token of each entry; NULL: 0, 1, 2, ... */
     const int64_t *destination;  /* [entries] slot ids; no two entries write one slot with different values */
     const int64_t *destination2; /* [entries] or NULL */
+    ckv_slot_check check;        /* all NULL: unchecked */
 } ckv_scatter_kv_slots_params;
 
-/* Host twin: ERROR_INVALID for a slot out of range (named with its entry), before anything is written. */
+/* The host twin refuses a slot out of range (ERROR_INVALID, named with its entry) before anything is written; a GPU
+ * skips it, and reports it when checked. */
 ckv_status ckv_scatter_kv_slots_host(const ckv_scatter_kv_slots_params *params, ckv_stream stream);
+ckv_status ckv_scatter_kv_slots_cuda(const ckv_scatter_kv_slots_params *params, ckv_stream stream);
 
+#ifdef __cplusplus
+}
+#endif
 #endif

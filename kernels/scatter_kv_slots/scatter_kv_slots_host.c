@@ -30,6 +30,9 @@ ckv_status ckv_scatter_kv_slots_host(const ckv_scatter_kv_slots_params *params, 
     (void)stream;
     CKV_TRY(check_slots(params, params->destination));
     CKV_TRY(check_slots(params, params->destination2));
+    const ckv_slot_list lists[] = {{params->entries, params->source_index, params->destination, 0, 0},
+                                   {params->entries, params->source_index, params->destination2, 1, 0}};
+    CKV_TRY(ckv_slot_check_host("scatter_kv_slots", &params->check, lists, params->destination2 != NULL ? 2 : 1));
     for (int64_t i = 0; i < params->entries; i++) {
         int64_t token = params->source_index != NULL ? params->source_index[i] : i;
         const char *k = params->k != NULL ? (const char *)params->k + token * params->k_token_stride : NULL;

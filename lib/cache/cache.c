@@ -84,11 +84,15 @@ static ckv_status fill_pages(ckv_cache *cache, ckv_stream stream)
     int64_t pages = cache->resident_pages + tensors->total_private_pages;
     for (int64_t i = 0; ckv_pool_get_config(cache->pool)->poison_fresh_pages && i < pages; i++)
         CKV_TRY(ckv_pool_poison_page(cache->pool, tensors->host_pages[i], stream));
-    CKV_TRY(
-        device->upload(tensors->table, tensors->host_pages, (size_t)cache->resident_pages * sizeof(int32_t), stream));
+    const ckv_layout_state state = {.pin_tokens = cache->pin_tokens, .resident_pages = cache->resident_pages};
+    CKV_TRY(device->upload(tensors->layout.state, &state, sizeof state, stream));
+    CKV_TRY(device->upload(tensors->layout.tables, tensors->host_pages, (size_t)cache->resident_pages * sizeof(int32_t),
+                           stream));
     CKV_TRY(device->upload(tensors->private_page_ids, tensors->host_pages + cache->resident_pages,
                            (size_t)tensors->total_private_pages * sizeof(int32_t), stream));
-    return ckv_cache_refresh(cache, 0, 0, stream);
+    if (tensors->check.fault != NULL)
+        CKV_TRY(device->fill(tensors->check.fault, 0, sizeof *tensors->check.fault, stream));
+    return ckv_cache_enqueue_commit(cache, 0, stream);
 }
 
 ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ckv_stream stream)
@@ -108,6 +112,8 @@ ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ck
     cache->pin_tokens = config->pin_tokens;
     cache->resident_pages = resident_pages;
     cache->progress = (ckv_progress){0};
+    cache->last_dropped_pages = cache->last_refill_tokens = 0;
+    cache->diverged = 0;
     ckv_status status = fill_pages(cache, stream);
     if (status != CKV_OK) {
         ckv_cache_close(cache);
@@ -131,6 +137,9 @@ ckv_status ckv_cache_require_open(const ckv_cache *cache, const char *operation)
         return ckv_fail(CKV_ERROR_INVALID, "%s: cache is NULL", operation);
     if (cache->tensors == NULL)
         return ckv_fail(CKV_ERROR_STATE, "%s: no rollout is open; call ckv_cache_open first", operation);
+    if (cache->diverged)
+        return ckv_fail(CKV_ERROR_STATE, "%s: the device failed inside a commit, the rollout is lost; close it",
+                        operation);
     return CKV_OK;
 }
 
@@ -151,6 +160,11 @@ const int32_t *ckv_cache_private_pages(const ckv_cache *cache, int32_t size, int
     const ckv_causal_layout_size *sizes = tensors->layout.sizes;
     return tensors->host_pages + cache->resident_pages + (sizes[size].private_page_ids - tensors->private_page_ids) +
            block * sizes[size].private_pages;
+}
+
+uint64_t ckv_cache_geometry_id(const ckv_cache *cache)
+{
+    return cache->tensors->id;
 }
 
 ckv_pool *ckv_cache_pool(const ckv_cache *cache)

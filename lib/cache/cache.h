@@ -4,8 +4,11 @@
 #define CKV_LIB_CACHE_H
 
 #include "kernels/causal_layout/causal_layout.h"
+#include "kernels/common/slot_check.h"
 #include "lib/layout/geometry.h"
 #include "lib/pool/pool.h"
+
+enum { CKV_EDIT_ENTRIES = 2048 }; /* of one piece of a host-addressed edit */
 
 /* Kernel-facing tensors of one geometry, at fixed addresses for the life of the cache: one device allocation. With
  * them, the host's twin of the table and private pages, and scratch for host-addressed edits. */
@@ -15,21 +18,19 @@ typedef struct ckv_cache_tensors {
     int64_t total_private_pages;
     int64_t max_resident_pages; /* whatever the pin: all the cache may hold, less private pages */
 
+    uint64_t id; /* no two of a process have the same */
     void *memory;
-    int64_t memory_bytes;
-    int32_t *table;            /* device [max_resident_pages] */
-    int32_t *private_page_ids; /* device [total_private_pages]; sizes ascending, then blocks */
-    ckv_causal_layout_params
-        layout; /* device pointers and constants set; what a rollout changes is set at each launch */
+    int64_t memory_bytes;            /* as the device takes them */
+    int32_t *private_page_ids;       /* device [total_private_pages]; sizes ascending, then blocks */
+    ckv_causal_layout_params layout; /* complete but for commit_tokens; what a rollout changes is on the device */
     int32_t *seq_len_q[CKV_MAX_CAUSAL_BLOCK_SIZES]; /* device [blocks of the size] */
     int64_t copy_entries;                           /* refill, then the committed_private lists of every size */
     int64_t *copy_source, *copy_destination;        /* device [copy_entries] */
-    int64_t edit_capacity;
-    int64_t *edit_source, *edit_destination; /* device [edit_capacity] */
-    void *zero_vector;                       /* device, one head vector of zeros */
+    int64_t *edit_source, *edit_destination;        /* device [CKV_EDIT_ENTRIES] */
+    void *zero_vector;                              /* device, one head vector of zeros */
+    ckv_slot_check check;                           /* builds that check, else NULL */
 
     int32_t *host_pages; /* [max_resident + total_private] the table's mirror, then private page ids */
-    int64_t *host_edit;  /* [2 * edit_capacity] sources, then destinations */
 } ckv_cache_tensors;
 
 struct ckv_cache {
@@ -45,6 +46,7 @@ struct ckv_cache {
     ckv_progress progress;
     int64_t last_dropped_pages; /* by the last commit: where its refill read from */
     int64_t last_refill_tokens;
+    int diverged; /* the device failed inside a commit: mirror and device may differ until the next open */
 };
 
 /* Tensors of a geometry, made at its first open. ERROR_MEMORY; then nothing is kept. */
@@ -63,8 +65,12 @@ int64_t ckv_cache_home_slot(const ckv_cache *cache, int64_t position);
 /* First page id, in the host's mirror, of a block's private pages. */
 const int32_t *ckv_cache_private_pages(const ckv_cache *cache, int32_t size, int64_t block);
 
-/* Rewrite every kernel-facing tensor for the present progress and make the private copies, on the device. */
-ckv_status ckv_cache_refresh(ckv_cache *cache, int64_t dropped_pages, int64_t refill_tokens, ckv_stream stream);
+/* The device's half of a commit: advance the state, rewrite every kernel-facing tensor, make the private copies. Two
+ * launches. With 0 tokens: only write. The mirror is not touched. */
+ckv_status ckv_cache_enqueue_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream);
+
+/* What a captured forward's validity depends on besides its tensors: never the same for two geometries or caches. */
+uint64_t ckv_cache_geometry_id(const ckv_cache *cache);
 
 /* ckv_cache_check in builds that check, nothing in others. */
 #ifdef CKV_CHECKS

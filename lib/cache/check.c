@@ -37,6 +37,35 @@ static void *fetch(const checker *c, const void *source, int64_t count, size_t e
     return NULL;
 }
 
+/* Checked launches since the last open. */
+static ckv_status check_fault(const checker *c)
+{
+    ckv_slot_fault fault = {0};
+    if (c->cache->tensors->check.fault == NULL)
+        return CKV_OK;
+    CKV_TRY(c->device->download(&fault, c->cache->tensors->check.fault, sizeof fault, c->stream));
+    if (fault.kind == CKV_SLOT_FAULT_NONE)
+        return CKV_OK;
+    return VIOLATED("entry %" PRId64 " of a launch %s slot %" PRId64 "%s", fault.entry,
+                    fault.list == 2 ? "reads" : "writes", fault.slot,
+                    fault.kind == CKV_SLOT_FAULT_OUTSIDE ? ", outside the pool"
+                                                         : ", which another entry writes with another value");
+}
+
+/* The device's account of the rollout is the mirror's. */
+static ckv_status check_progress(const checker *c, const ckv_layout_state *state)
+{
+    const ckv_cache *cache = c->cache;
+    const ckv_progress *progress = &state->progress[state->current];
+    if (state->pin_tokens != cache->pin_tokens || state->resident_pages != cache->resident_pages ||
+        memcmp(progress, &cache->progress, sizeof *progress) != 0)
+        return VIOLATED("the device has %" PRId64 " fixed and %" PRId64 " history tokens, the mirror %" PRId64
+                        " and %" PRId64 "; was a replayed commit followed?",
+                        progress->fixed_tokens, progress->history_tokens, cache->progress.fixed_tokens,
+                        cache->progress.history_tokens);
+    return CKV_OK;
+}
+
 /* Invariant 1: table and private pages are this cache's, all distinct, and the mirror equals the device. */
 static ckv_status check_pages(checker *c)
 {
@@ -210,8 +239,17 @@ ckv_status ckv_cache_check(const ckv_cache *cache, ckv_stream stream)
                  .stream = stream,
                  .tokens_per_page = config->tokens_per_page,
                  .num_slots = config->pool_tokens};
+    const ckv_causal_layout_params *layout = &cache->tensors->layout;
+    ckv_layout_state state;
+    CKV_TRY(check_fault(&c));
+    CKV_TRY(c.device->download(&state, layout->state, sizeof state, stream));
+    if (state.current < 0 || state.current > 1 || state.arrivals != 0)
+        return VIOLATED("the device's state is not one: current %" PRId32 ", %" PRIu32 " arrivals", state.current,
+                        state.arrivals);
+    CKV_TRY(check_progress(&c, &state));
     ckv_status status;
-    c.table = fetch(&c, cache->tensors->table, cache->resident_pages, sizeof *c.table, &status);
+    c.table = fetch(&c, layout->tables + state.current * layout->table_pages, cache->resident_pages, sizeof *c.table,
+                    &status);
     c.home_position = malloc((size_t)c.num_slots * sizeof *c.home_position);
     c.copy_position = malloc((size_t)c.num_slots * sizeof *c.copy_position);
     c.writer = malloc((size_t)c.num_slots * sizeof *c.writer);

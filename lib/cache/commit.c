@@ -1,24 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commit: rotate the table, rewrite the layout, copy what private pages hold of committed tokens. */
+/* Commit. The device advances by itself: its state, the table, every kernel-facing tensor and the copies, in two
+ * launches whose arguments know nothing of the rollout's past. The host computes the same numbers for its mirror. */
 #include "kernels/copy_kv_slots/copy_kv_slots.h"
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "lib/cache/cache.h"
 #include "lib/support/error.h"
 
-ckv_status ckv_cache_refresh(ckv_cache *cache, int64_t dropped_pages, int64_t refill_tokens, ckv_stream stream)
+#include <inttypes.h>
+
+ckv_status ckv_cache_enqueue_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream)
 {
     const ckv_device *device = ckv_pool_device(cache->pool);
     const ckv_pool_config *config = ckv_pool_get_config(cache->pool);
     ckv_cache_tensors *tensors = cache->tensors;
-    ckv_causal_layout_params *layout = &tensors->layout;
-    layout->fixed_tokens = cache->progress.fixed_tokens;
-    layout->staging_offset = ckv_cache_staging_offset(cache);
-    layout->resident_pages = cache->resident_pages;
-    layout->dropped_pages = dropped_pages;
-    layout->refill_tokens = refill_tokens;
-    cache->last_dropped_pages = dropped_pages;
-    cache->last_refill_tokens = refill_tokens;
-    CKV_TRY(device->causal_layout(layout, stream));
+    tensors->layout.commit_tokens = tokens;
+    CKV_TRY(device->causal_layout(&tensors->layout, stream));
     ckv_copy_kv_slots_params copy = {.pool = ckv_pool_get_view(cache->pool),
                                      .tokens_per_page = config->tokens_per_page,
                                      .layers = config->layers,
@@ -26,21 +22,29 @@ ckv_status ckv_cache_refresh(ckv_cache *cache, int64_t dropped_pages, int64_t re
                                      .row_bytes = ckv_pool_row_bytes(cache->pool),
                                      .entries = tensors->copy_entries,
                                      .source = tensors->copy_source,
-                                     .destination = tensors->copy_destination};
+                                     .destination = tensors->copy_destination,
+                                     .check = tensors->check};
     return device->copy_kv_slots(&copy, stream);
 }
 
-/* The same rotation of the device's table and the host's mirror. */
-static ckv_status rotate_table(ckv_cache *cache, const ckv_commit_plan *plan, ckv_stream stream)
+/* The mirror's half of a commit. */
+static ckv_status advance_mirror(ckv_cache *cache, const ckv_commit_plan *plan)
 {
-    ckv_rotate_rows_params rotation = {.data = cache->tensors->table + plan->first_rotated_page,
+    ckv_rotate_rows_params rotation = {.data = cache->tensors->host_pages + plan->first_rotated_page,
                                        .rows = 1,
                                        .columns = cache->resident_pages - plan->first_rotated_page,
                                        .element_bytes = sizeof(int32_t),
                                        .shift = -plan->dropped_pages};
-    CKV_TRY(ckv_pool_device(cache->pool)->rotate_rows(&rotation, stream));
-    rotation.data = cache->tensors->host_pages + plan->first_rotated_page;
-    return ckv_rotate_rows_host(&rotation, NULL);
+    CKV_TRY(ckv_rotate_rows_host(&rotation, NULL));
+    cache->progress = plan->after;
+    cache->last_dropped_pages = plan->dropped_pages;
+    cache->last_refill_tokens = plan->refill_tokens;
+    return CKV_OK;
+}
+
+static ckv_status plan_commit(const ckv_cache *cache, int64_t tokens, ckv_commit_plan *plan_out)
+{
+    return ckv_commit_plan_make(&cache->tensors->geometry, cache->pin_tokens, &cache->progress, tokens, plan_out);
 }
 
 static ckv_status poison_dropped(const ckv_cache *cache, int64_t dropped_pages, ckv_stream stream)
@@ -52,16 +56,39 @@ static ckv_status poison_dropped(const ckv_cache *cache, int64_t dropped_pages, 
     return CKV_OK;
 }
 
+/* Recorded, not run: nothing advances now. It must be legal at every replay, so nothing may still count on the pin. */
+static ckv_status capture_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream)
+{
+    int64_t most = cache->tensors->geometry.max_staged_tokens;
+    if (tokens < 1 || tokens > most)
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "commit of %" PRId64 " tokens in a captured graph; it must be 1 to max_staged_tokens %" PRId64,
+                        tokens, most);
+    return ckv_cache_enqueue_commit(cache, tokens, stream);
+}
+
 ckv_status ckv_cache_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream)
 {
     CKV_TRY(ckv_cache_require_open(cache, "commit"));
+    int capturing;
+    CKV_TRY(ckv_pool_device(cache->pool)->is_capturing(stream, &capturing));
+    if (capturing)
+        return capture_commit(cache, tokens, stream);
     ckv_commit_plan plan;
-    CKV_TRY(ckv_commit_plan_make(&cache->tensors->geometry, cache->pin_tokens, &cache->progress, tokens, &plan));
-    if (plan.dropped_pages > 0)
-        CKV_TRY(rotate_table(cache, &plan, stream));
-    cache->progress = plan.after;
-    CKV_TRY(ckv_cache_refresh(cache, plan.dropped_pages, plan.refill_tokens, stream));
+    CKV_TRY(plan_commit(cache, tokens, &plan));
+    cache->diverged = 1;
+    CKV_TRY(ckv_cache_enqueue_commit(cache, tokens, stream));
+    CKV_TRY(advance_mirror(cache, &plan));
+    cache->diverged = 0;
     CKV_TRY(poison_dropped(cache, plan.dropped_pages, stream));
     CKV_CACHE_CHECK(cache, stream);
     return CKV_OK;
+}
+
+ckv_status ckv_cache_follow_commit(ckv_cache *cache, int64_t tokens)
+{
+    CKV_TRY(ckv_cache_require_open(cache, "follow_commit"));
+    ckv_commit_plan plan;
+    CKV_TRY(plan_commit(cache, tokens, &plan));
+    return advance_mirror(cache, &plan);
 }

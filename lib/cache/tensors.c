@@ -5,6 +5,7 @@
 #include "lib/support/error.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -66,11 +67,12 @@ static void carve_copy_list(ckv_cache_tensors *tensors, carving *carver)
     }
 }
 
-static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, void *base)
+static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, int64_t num_slots, void *base)
 {
     carving carver = {.base = base};
     const ckv_geometry *geometry = &tensors->geometry;
-    tensors->table = carve(&carver, tensors->max_resident_pages, sizeof(int32_t));
+    tensors->layout.state = carve(&carver, 1, sizeof(ckv_layout_state));
+    tensors->layout.tables = carve(&carver, tensors->max_resident_pages, 2 * sizeof(int32_t));
     tensors->private_page_ids = carve(&carver, tensors->total_private_pages, sizeof(int32_t));
     tensors->layout.staged_slots = carve(&carver, geometry->max_staged_tokens, sizeof(int64_t));
     int64_t private_at = 0;
@@ -81,10 +83,15 @@ static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, void *ba
         private_at += tensors->layout.sizes[s].num_blocks * tensors->layout.sizes[s].private_pages;
     }
     carve_copy_list(tensors, &carver);
-    tensors->edit_capacity = tensors->max_resident_pages * geometry->tokens_per_page + tensors->copy_entries;
-    tensors->edit_source = carve(&carver, tensors->edit_capacity, sizeof(int64_t));
-    tensors->edit_destination = carve(&carver, tensors->edit_capacity, sizeof(int64_t));
+    tensors->edit_source = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
+    tensors->edit_destination = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
     tensors->zero_vector = carve(&carver, row_bytes, 1);
+#ifdef CKV_CHECKS
+    tensors->check.fault = carve(&carver, 1, sizeof(ckv_slot_fault));
+    tensors->check.claims = carve(&carver, num_slots, sizeof(int64_t));
+#else
+    (void)num_slots;
+#endif
     return carver.bytes;
 }
 
@@ -104,22 +111,23 @@ void ckv_cache_tensors_free(ckv_cache_tensors *tensors, const ckv_device *device
 {
     device->free(tensors->memory);
     free(tensors->host_pages);
-    free(tensors->host_edit);
     free(tensors);
 }
 
 static ckv_status allocate(ckv_cache_tensors *tensors, const ckv_pool *pool)
 {
     const ckv_device *device = ckv_pool_device(pool);
-    tensors->memory_bytes = carve_all(tensors, ckv_pool_row_bytes(pool), NULL);
+    int64_t row_bytes = ckv_pool_row_bytes(pool), num_slots = ckv_pool_get_config(pool)->pool_tokens;
+    tensors->memory_bytes = carve_all(tensors, row_bytes, num_slots, NULL);
+    if (tensors->memory_bytes >= 0)
+        tensors->memory_bytes = ckv_device_allocation_bytes(device, tensors->memory_bytes);
     if (tensors->memory_bytes < 0)
         return ckv_fail(CKV_ERROR_INVALID, "open: the tensors of this geometry do not fit 64 bits");
     CKV_TRY(device->alloc((size_t)tensors->memory_bytes, &tensors->memory));
-    carve_all(tensors, ckv_pool_row_bytes(pool), tensors->memory);
+    carve_all(tensors, row_bytes, num_slots, tensors->memory);
     size_t pages = (size_t)(tensors->max_resident_pages + tensors->total_private_pages);
     tensors->host_pages = calloc(pages, sizeof *tensors->host_pages);
-    tensors->host_edit = calloc((size_t)tensors->edit_capacity, 2 * sizeof *tensors->host_edit);
-    if (tensors->host_pages == NULL || tensors->host_edit == NULL)
+    if (tensors->host_pages == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "open: out of host memory for %zu pages", pages);
     return fill_constants(tensors, device);
 }
@@ -135,6 +143,8 @@ ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry,
     ckv_cache_tensors *tensors = calloc(1, sizeof *tensors);
     if (tensors == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "open: out of host memory");
+    static atomic_uint_fast64_t last_id;
+    tensors->id = atomic_fetch_add(&last_id, 1) + 1;
     tensors->geometry = *geometry;
     ckv_status status = ckv_geometry_total_private_pages(geometry, &tensors->total_private_pages);
     tensors->max_resident_pages = cache->max_pages - tensors->total_private_pages;
@@ -142,6 +152,7 @@ ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry,
                                                  .window_tokens = geometry->window_tokens,
                                                  .max_staged_tokens = geometry->max_staged_tokens,
                                                  .guard_page = ckv_pool_get_view(cache->pool).guard_page,
+                                                 .table_pages = tensors->max_resident_pages,
                                                  .num_sizes = geometry->num_sizes};
     if (status == CKV_OK)
         status = allocate(tensors, cache->pool);
@@ -149,7 +160,6 @@ ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry,
         ckv_cache_tensors_free(tensors, ckv_pool_device(cache->pool));
         return status;
     }
-    tensors->layout.table = tensors->table;
     tensors->next = cache->all_tensors;
     cache->all_tensors = tensors;
     *tensors_out = tensors;

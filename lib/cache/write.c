@@ -38,7 +38,8 @@ static ckv_scatter_kv_slots_params layer_scatter(const ckv_cache *cache, int64_t
                                          .tokens_per_page = config->tokens_per_page,
                                          .num_slots = config->pool_tokens,
                                          .kv_heads = config->kv_heads,
-                                         .row_bytes = ckv_pool_row_bytes(cache->pool)};
+                                         .row_bytes = ckv_pool_row_bytes(cache->pool),
+                                         .check = cache->tensors->check};
 }
 
 static void set_source(ckv_scatter_kv_slots_params *scatter, const ckv_kv *source, int64_t element_bytes)
@@ -94,22 +95,45 @@ ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_t layer, int64_t token
     return device->scatter_kv_slots(&scatter, stream);
 }
 
-/* A growing list of (token of the source, slot) pairs in the host scratch of the rollout's tensors. */
-typedef struct edit_list {
-    int64_t *sources, *destinations;
+/* A scatter of (token of the source, slot) pairs, launched piece by piece: whatever the edit, the lists take little
+ * memory. No slot is in two pieces. */
+typedef struct edit {
+    ckv_cache *cache;
+    ckv_scatter_kv_slots_params *scatter; /* the caller has set the source */
+    ckv_stream stream;
     int64_t entries;
-} edit_list;
+    int64_t sources[CKV_EDIT_ENTRIES], destinations[CKV_EDIT_ENTRIES];
+} edit;
 
-static void add_edit(edit_list *list, int64_t source, int64_t destination)
+static ckv_status flush_edit(edit *e)
 {
-    list->sources[list->entries] = source;
-    list->destinations[list->entries++] = destination;
+    if (e->entries == 0)
+        return CKV_OK;
+    const ckv_device *device = ckv_pool_device(e->cache->pool);
+    ckv_cache_tensors *tensors = e->cache->tensors;
+    size_t bytes = (size_t)e->entries * sizeof(int64_t);
+    CKV_TRY(device->upload(tensors->edit_source, e->sources, bytes, e->stream));
+    CKV_TRY(device->upload(tensors->edit_destination, e->destinations, bytes, e->stream));
+    e->scatter->source_index = tensors->edit_source;
+    e->scatter->destination = tensors->edit_destination;
+    e->scatter->entries = e->entries;
+    e->entries = 0;
+    return device->scatter_kv_slots(e->scatter, e->stream);
+}
+
+static ckv_status add_edit(edit *e, int64_t source, int64_t destination)
+{
+    if (e->entries == CKV_EDIT_ENTRIES)
+        CKV_TRY(flush_edit(e));
+    e->sources[e->entries] = source;
+    e->destinations[e->entries++] = destination;
+    return CKV_OK;
 }
 
 /* Private copies that a block holds of committed positions in [start, start + tokens). */
-static void add_private_edits(const ckv_cache *cache, int32_t s, int64_t block, int64_t start, int64_t tokens,
-                              edit_list *list)
+static ckv_status add_private_edits(edit *e, int32_t s, int64_t block, int64_t start, int64_t tokens)
 {
+    const ckv_cache *cache = e->cache;
     const ckv_geometry *geometry = &cache->tensors->geometry;
     int64_t staging_offset = ckv_cache_staging_offset(cache);
     int64_t block_size = geometry->sizes[s];
@@ -119,27 +143,10 @@ static void add_private_edits(const ckv_cache *cache, int32_t s, int64_t block, 
     for (int64_t i = 0; i < plan.partial_tokens; i++) {
         int64_t position = ckv_row_plan_partial(&plan, i);
         if (position >= start && position < start + tokens && position < staging_offset)
-            add_edit(list, position - start,
-                     pages[i / geometry->tokens_per_page] * geometry->tokens_per_page + i % geometry->tokens_per_page);
+            CKV_TRY(add_edit(e, position - start,
+                             pages[i / geometry->tokens_per_page] * geometry->tokens_per_page +
+                                 i % geometry->tokens_per_page));
     }
-}
-
-/* Every slot that holds a position of [start, start + tokens), moved to the device. */
-static ckv_status upload_edit_list(ckv_cache *cache, int64_t start, int64_t tokens, int64_t *entries_out,
-                                   ckv_stream stream)
-{
-    ckv_cache_tensors *tensors = cache->tensors;
-    edit_list list = {.sources = tensors->host_edit, .destinations = tensors->host_edit + tensors->edit_capacity};
-    for (int64_t i = 0; i < tokens; i++)
-        add_edit(&list, i, ckv_cache_home_slot(cache, start + i));
-    for (int32_t s = 0; s < tensors->geometry.num_sizes; s++)
-        for (int64_t block = 0; block < tensors->layout.sizes[s].num_blocks; block++)
-            add_private_edits(cache, s, block, start, tokens, &list);
-    const ckv_device *device = ckv_pool_device(cache->pool);
-    size_t bytes = (size_t)list.entries * sizeof(int64_t);
-    CKV_TRY(device->upload(tensors->edit_source, list.sources, bytes, stream));
-    CKV_TRY(device->upload(tensors->edit_destination, list.destinations, bytes, stream));
-    *entries_out = list.entries;
     return CKV_OK;
 }
 
@@ -156,14 +163,21 @@ static ckv_status check_range(const ckv_cache *cache, const char *operation, int
     return CKV_OK;
 }
 
-/* Scatter into all slots of a range; the caller has set the source. */
+/* Scatter into every slot that holds a position of [start, start + tokens); the caller has set the source. */
 static ckv_status scatter_edit(ckv_cache *cache, ckv_scatter_kv_slots_params *scatter, int64_t start, int64_t tokens,
                                ckv_stream stream)
 {
-    CKV_TRY(upload_edit_list(cache, start, tokens, &scatter->entries, stream));
-    scatter->source_index = cache->tensors->edit_source;
-    scatter->destination = cache->tensors->edit_destination;
-    return ckv_pool_device(cache->pool)->scatter_kv_slots(scatter, stream);
+    edit e;
+    e.cache = cache;
+    e.scatter = scatter;
+    e.stream = stream;
+    e.entries = 0;
+    for (int64_t i = 0; i < tokens; i++)
+        CKV_TRY(add_edit(&e, i, ckv_cache_home_slot(cache, start + i)));
+    for (int32_t s = 0; s < cache->tensors->geometry.num_sizes; s++)
+        for (int64_t block = 0; block < cache->tensors->layout.sizes[s].num_blocks; block++)
+            CKV_TRY(add_private_edits(&e, s, block, start, tokens));
+    return flush_edit(&e);
 }
 
 ckv_status ckv_cache_write_range(ckv_cache *cache, int64_t layer, int64_t start, int64_t tokens, const ckv_kv *source,

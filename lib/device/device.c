@@ -2,6 +2,7 @@
 /* The registry: every device name this library has heard of, and the table where the build has one. */
 #include "lib/device/device.h"
 
+#include "lib/support/checked.h"
 #include "lib/support/error.h"
 
 #include <string.h>
@@ -11,7 +12,12 @@ static const struct {
     const ckv_device *device; /* NULL: not in this build */
 } devices[] = {
     {"host", &ckv_device_host},
+    {"strict", &ckv_device_strict},
+#ifdef CKV_HAVE_CUDA
+    {"cuda", &ckv_device_cuda},
+#else
     {"cuda", NULL},
+#endif
 };
 
 ckv_status ckv_device_find(const char *name, const ckv_device **device_out)
@@ -20,14 +26,22 @@ ckv_status ckv_device_find(const char *name, const ckv_device **device_out)
         if (strcmp(name, devices[i].name) != 0)
             continue;
         if (devices[i].device == NULL)
-            return ckv_fail(CKV_ERROR_UNSUPPORTED, "device '%s' is not in this build; it has: host", name);
+            return ckv_fail(CKV_ERROR_UNSUPPORTED, "device '%s' is not in this build; it has: host, strict", name);
+        CKV_TRY(devices[i].device->probe());
         *device_out = devices[i].device;
         return CKV_OK;
     }
-    return ckv_fail(CKV_ERROR_INVALID, "device '%s' is not one of host, cuda", name ? name : "(null)");
+    return ckv_fail(CKV_ERROR_INVALID, "device '%s' is not one of host, strict, cuda", name ? name : "(null)");
 }
 
 const char *ckv_device_name(const ckv_device *device)
 {
     return device->name;
+}
+
+int64_t ckv_device_allocation_bytes(const ckv_device *device, int64_t bytes)
+{
+    int64_t units = bytes > 0 ? ckv_ceil_div_i64(bytes, device->granularity_bytes) : 1;
+    int64_t taken;
+    return ckv_mul_i64(units, device->granularity_bytes, &taken) ? taken : -1;
 }

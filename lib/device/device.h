@@ -17,7 +17,11 @@ struct ckv_device {
     const char *name;
     int host_addressable; /* the host may read and write this memory */
 
-    /* Memory. alloc leaves contents undefined; ERROR_MEMORY names the bytes. free accepts NULL. */
+    ckv_status (*probe)(void); /* OK, or ERROR_UNSUPPORTED with the reason: can this machine run it? */
+
+    /* Memory. An allocation takes the requested bytes rounded up to the granularity, no more and no less. alloc leaves
+     * contents undefined; ERROR_MEMORY names the bytes. free accepts NULL. */
+    int64_t granularity_bytes;
     ckv_status (*alloc)(size_t bytes, void **memory_out);
     void (*free)(void *memory);
 
@@ -29,6 +33,9 @@ struct ckv_device {
                           ckv_stream stream);
     ckv_status (*wait)(ckv_stream stream);
 
+    /* Whether what is enqueued on the stream now is recorded into a graph instead of run. */
+    ckv_status (*is_capturing)(ckv_stream stream, int *capturing_out);
+
     /* Kernels; kernels/<op>/<op>.h has the contract of each. */
     ckv_status (*rotate_rows)(const struct ckv_rotate_rows_params *params, ckv_stream stream);
     ckv_status (*scatter_kv_slots)(const struct ckv_scatter_kv_slots_params *params, ckv_stream stream);
@@ -37,6 +44,13 @@ struct ckv_device {
     ckv_status (*exchange_heads)(const struct ckv_exchange_heads_params *params, ckv_stream stream);
 };
 
+/* What alloc(bytes) takes of the device's memory; -1 when that does not fit 64 bits. */
+int64_t ckv_device_allocation_bytes(const ckv_device *device, int64_t bytes);
+
 extern const ckv_device ckv_device_host;
+extern const ckv_device ckv_device_strict;
+#ifdef CKV_HAVE_CUDA
+extern const ckv_device ckv_device_cuda;
+#endif
 
 #endif

@@ -15,8 +15,8 @@ enum { HOST_ALIGNMENT = 64 }; /* a cache line; rows of SIMD loads start aligned 
 
 static ckv_status host_alloc(size_t bytes, void **memory_out)
 {
-    size_t rounded = (bytes + HOST_ALIGNMENT - 1) / HOST_ALIGNMENT * HOST_ALIGNMENT;
-    void *memory = rounded >= bytes ? aligned_alloc(HOST_ALIGNMENT, rounded ? rounded : HOST_ALIGNMENT) : NULL;
+    int64_t taken = bytes <= INT64_MAX ? ckv_device_allocation_bytes(&ckv_device_host, (int64_t)bytes) : -1;
+    void *memory = taken > 0 ? aligned_alloc(HOST_ALIGNMENT, (size_t)taken) : NULL;
     if (memory == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "host: cannot allocate %zu bytes", bytes);
     *memory_out = memory;
@@ -58,9 +58,23 @@ static ckv_status host_wait(ckv_stream stream)
     return CKV_OK;
 }
 
+static ckv_status host_is_capturing(ckv_stream stream, int *capturing_out)
+{
+    (void)stream;
+    *capturing_out = 0;
+    return CKV_OK;
+}
+
+static ckv_status host_probe(void)
+{
+    return CKV_OK;
+}
+
 const ckv_device ckv_device_host = {
     .name = "host",
     .host_addressable = 1,
+    .probe = host_probe,
+    .granularity_bytes = HOST_ALIGNMENT,
     .alloc = host_alloc,
     .free = host_free,
     .upload = host_copy,
@@ -68,6 +82,7 @@ const ckv_device ckv_device_host = {
     .fill = host_fill,
     .fill_2d = host_fill_2d,
     .wait = host_wait,
+    .is_capturing = host_is_capturing,
     .rotate_rows = ckv_rotate_rows_host,
     .scatter_kv_slots = ckv_scatter_kv_slots_host,
     .causal_layout = ckv_causal_layout_host,

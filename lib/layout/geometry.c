@@ -138,17 +138,6 @@ ckv_status ckv_commit_plan_make(const ckv_geometry *geometry, int64_t pin_tokens
                         " still to pin and max_staged_tokens %" PRId64 ")",
                         tokens, most, to_pin, geometry->max_staged_tokens);
 
-    int64_t pinned = ckv_min_i64(tokens, to_pin);
-    ckv_commit_plan plan = {.after = {.fixed_tokens = before->fixed_tokens + pinned,
-                                      .history_tokens = before->history_tokens + tokens - pinned,
-                                      .committed_tokens = before->committed_tokens + tokens}};
-    plan.first_rotated_page = plan.after.fixed_tokens / geometry->tokens_per_page;
-    int64_t stale = plan.after.history_tokens - geometry->window_tokens;
-    if (stale >= geometry->tokens_per_page) {
-        plan.dropped_pages = stale / geometry->tokens_per_page;
-        plan.after.history_tokens -= plan.dropped_pages * geometry->tokens_per_page;
-        plan.refill_tokens = plan.after.fixed_tokens % geometry->tokens_per_page;
-    }
-    *plan_out = plan;
+    *plan_out = ckv_commit_plan_apply(geometry->tokens_per_page, geometry->window_tokens, pin_tokens, *before, tokens);
     return CKV_OK;
 }

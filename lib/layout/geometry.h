@@ -3,6 +3,8 @@
 #ifndef CKV_LAYOUT_GEOMETRY_H
 #define CKV_LAYOUT_GEOMETRY_H
 
+#include "lib/layout/commit_plan.h"
+
 #include <ckv/cache.h>
 #include <stdbool.h>
 
@@ -38,23 +40,7 @@ ckv_status ckv_geometry_total_private_pages(const ckv_geometry *geometry, int64_
 /* Pages for resident tokens: pin + window + max_staged, and a spare for stale tokens and an unaligned fixed end. */
 int64_t ckv_geometry_resident_pages(const ckv_geometry *geometry, int64_t pin_tokens);
 
-/* Where a rollout stands. */
-typedef struct ckv_progress {
-    int64_t fixed_tokens;
-    int64_t history_tokens;
-    int64_t committed_tokens;
-} ckv_progress;
-
-/* What commit(tokens) does. */
-typedef struct ckv_commit_plan {
-    ckv_progress after;
-    int64_t first_rotated_page; /* table entries [first, resident) rotate left by dropped_pages */
-    int64_t dropped_pages;
-    int64_t
-        refill_tokens; /* fixed tokens to copy from the page that was at first_rotated_page to the one that is now */
-} ckv_commit_plan;
-
-/* ERROR_INVALID with the numbers. */
+/* What a commit of `tokens` does. ERROR_INVALID with the numbers. */
 ckv_status ckv_commit_plan_make(const ckv_geometry *geometry, int64_t pin_tokens, const ckv_progress *before,
                                 int64_t tokens, ckv_commit_plan *plan_out);
 

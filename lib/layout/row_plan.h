@@ -8,13 +8,7 @@
 #ifndef CKV_LAYOUT_ROW_PLAN_H
 #define CKV_LAYOUT_ROW_PLAN_H
 
-#include <stdint.h>
-
-#if defined(__CUDACC__)
-#define CKV_HOST_DEVICE __host__ __device__
-#else
-#define CKV_HOST_DEVICE
-#endif
+#include "lib/layout/pages.h"
 
 enum { CKV_ROW_MAX_RUNS = 2, CKV_ROW_MAX_PIECES = 3 };
 
@@ -25,50 +19,49 @@ typedef struct ckv_range {
 } ckv_range;
 
 typedef struct ckv_row_plan {
-    ckv_range runs[CKV_ROW_MAX_RUNS];     /* whole pages, in logical order; unused ones have count 0 */
-    ckv_range pieces[CKV_ROW_MAX_PIECES]; /* partly visible positions, ascending, each inside one page */
-    int64_t whole_pages;                  /* sum over runs */
-    int64_t partial_tokens;               /* sum over pieces; also the private index of the first own token */
+    ckv_range runs[CKV_ROW_MAX_RUNS]; /* whole pages, in logical order; unused ones have count 0 */
+    ckv_range
+        pieces[CKV_ROW_MAX_PIECES]; /* partly visible positions, ascending, each inside one page; unused: count 0 */
+    int64_t whole_pages;            /* sum over runs */
+    int64_t partial_tokens;         /* sum over pieces; also the private index of the first own token */
     int64_t seq_len_kv;
 } ckv_row_plan;
 
-/* Split the visible positions [begin, end) into whole pages and pieces, appending to the plan. */
-static inline CKV_HOST_DEVICE void ckv_row_plan_add(ckv_row_plan *plan, int run, int *num_pieces, int64_t begin,
-                                                    int64_t end, int64_t tokens_per_page)
+/* Split the visible positions [begin, end) into a piece, whole pages and a piece. */
+static inline CKV_HOST_DEVICE void ckv_row_plan_split(int64_t begin, int64_t end, int64_t tokens_per_page,
+                                                      ckv_range *head, ckv_range *pages, ckv_range *tail)
 {
     if (begin >= end)
         return;
-    int64_t first_page = (begin + tokens_per_page - 1) / tokens_per_page;
-    int64_t end_page = end / tokens_per_page;
+    int64_t first_page = ckv_page_of(begin + tokens_per_page - 1, tokens_per_page);
+    int64_t end_page = ckv_page_of(end, tokens_per_page);
     int64_t head_end = first_page * tokens_per_page < end ? first_page * tokens_per_page : end;
+    int64_t tail_begin = end_page * tokens_per_page;
     if (begin < head_end) {
-        ckv_range piece = {begin, head_end - begin};
-        plan->pieces[(*num_pieces)++] = piece;
+        head->first = begin;
+        head->count = head_end - begin;
     }
     if (first_page < end_page) {
-        ckv_range pages = {first_page, end_page - first_page};
-        plan->runs[run] = pages;
+        pages->first = first_page;
+        pages->count = end_page - first_page;
     }
-    int64_t tail_begin = end_page * tokens_per_page;
     if (tail_begin >= head_end && tail_begin < end) {
-        ckv_range piece = {tail_begin, end - tail_begin};
-        plan->pieces[(*num_pieces)++] = piece;
+        tail->first = tail_begin;
+        tail->count = end - tail_begin;
     }
 }
 
-/* 0 <= fixed <= block_start; window >= 0; tokens_per_page and block_size positive. */
+/* 0 <= fixed <= block_start; window >= 0; tokens_per_page a power of two; block_size positive. */
 static inline CKV_HOST_DEVICE ckv_row_plan ckv_row_plan_make(int64_t tokens_per_page, int64_t fixed, int64_t window,
                                                              int64_t block_start, int64_t block_size)
 {
     ckv_row_plan plan = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}, {0, 0}}, 0, 0, 0};
-    int num_pieces = 0;
     int64_t window_start = block_start - window > fixed ? block_start - window : fixed;
-    if (window_start == fixed) {
-        ckv_row_plan_add(&plan, 0, &num_pieces, 0, block_start, tokens_per_page);
-    } else {
-        ckv_row_plan_add(&plan, 0, &num_pieces, 0, fixed, tokens_per_page);
-        ckv_row_plan_add(&plan, 1, &num_pieces, window_start, block_start, tokens_per_page);
-    }
+    int64_t first_end = window_start == fixed ? block_start : fixed;
+    /* The first range starts on a page, so it has no head. Constant indices keep a kernel's plan in registers. */
+    ckv_row_plan_split(0, first_end, tokens_per_page, &plan.pieces[0], &plan.runs[0], &plan.pieces[0]);
+    if (window_start != fixed)
+        ckv_row_plan_split(window_start, block_start, tokens_per_page, &plan.pieces[1], &plan.runs[1], &plan.pieces[2]);
     plan.whole_pages = plan.runs[0].count + plan.runs[1].count;
     plan.partial_tokens = plan.pieces[0].count + plan.pieces[1].count + plan.pieces[2].count;
     plan.seq_len_kv = plan.whole_pages * tokens_per_page + plan.partial_tokens + block_size;
@@ -84,10 +77,12 @@ static inline CKV_HOST_DEVICE int64_t ckv_row_plan_page(const ckv_row_plan *plan
 /* Resident position of the n-th partly visible token, 0 <= n < partial_tokens. */
 static inline CKV_HOST_DEVICE int64_t ckv_row_plan_partial(const ckv_row_plan *plan, int64_t n)
 {
-    int piece = 0;
-    while (n >= plan->pieces[piece].count)
-        n -= plan->pieces[piece++].count;
-    return plan->pieces[piece].first + n;
+    if (n < plan->pieces[0].count)
+        return plan->pieces[0].first + n;
+    n -= plan->pieces[0].count;
+    if (n < plan->pieces[1].count)
+        return plan->pieces[1].first + n;
+    return plan->pieces[2].first + n - plan->pieces[1].count;
 }
 
 #endif

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { NAN_BYTE = 0xff }; /* all ones is a NaN in fp32, bf16 and fp16 */
 
@@ -75,7 +76,9 @@ static ckv_status plan_memory(const ckv_pool_config *config, ckv_pool_view *view
                         " does not fit 64 bits",
                         config->pool_tokens, config->layers, config->kv_heads, config->head_dim);
     *view_out = view;
-    *bytes_out = bytes;
+    *bytes_out = ckv_device_allocation_bytes(config->device != NULL ? config->device : &ckv_device_host, bytes);
+    if (*bytes_out < 0)
+        return ckv_fail(CKV_ERROR_INVALID, "pool of %" PRId64 " bytes does not fit 64 bits", bytes);
     return CKV_OK;
 }
 
@@ -116,6 +119,9 @@ ckv_status ckv_pool_create(const ckv_pool_config *config, ckv_pool **pool_out)
     *pool = (ckv_pool){.config = *config, .view = view, .bytes = bytes, .free_pages = view.total_pages, .holds = 1};
     if (pool->config.device == NULL)
         pool->config.device = &ckv_device_host;
+    const char *poison = getenv("CKV_POISON");
+    if (poison != NULL && strcmp(poison, "1") == 0)
+        pool->config.poison_fresh_pages = 1;
     pthread_mutex_init(&pool->lock, NULL);
     ckv_status status = CKV_OK;
     pool->owners = calloc((size_t)view.total_pages, sizeof *pool->owners);

@@ -5,8 +5,16 @@
 
 #include <ckv/status.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Record one line of detail for ckv_last_error(). Exported for libckv_mpi. */
 CKV_API void ckv_record_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#ifdef __cplusplus
+}
+#endif
 
 /* Record why, and be `status`. A macro, so that static analysis sees that a failure is not CKV_OK. */
 #define ckv_fail(status, ...) (ckv_record_error(__VA_ARGS__), (status))

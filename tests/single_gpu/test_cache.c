@@ -1,75 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The causal cache against the list of tokens it must read. */
 #include "lib/cache/cache.h"
-#include "tests/support/case.h"
-#include "tests/support/device_memory.h"
+#include "tests/single_gpu/rollout_case.h"
 #include "tests/support/random.h"
-#include "tests/support/rollout_model.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define SIZES(...) ((int64_t[]){__VA_ARGS__})
-
-static rollout_model model; /* too large for a stack */
-
-static ckv_pool_config pool_config(int64_t layers, int64_t heads, int64_t page, int64_t tokens)
-{
-    ckv_pool_config config = ckv_pool_config_default();
-    config.device = test_device();
-    config.layers = layers;
-    config.kv_heads = heads;
-    config.head_dim = MODEL_HEAD_DIM;
-    config.dtype = CKV_FP32;
-    config.tokens_per_page = page;
-    config.pool_tokens = tokens;
-    config.poison_fresh_pages = 1;
-    return config;
-}
-
-static ckv_rollout_config rollout(int64_t pin, int64_t window, int64_t staged, const int64_t *sizes, size_t num_sizes)
-{
-    ckv_rollout_config config = ckv_rollout_config_default();
-    config.pin_tokens = pin;
-    config.window_tokens = window;
-    config.max_staged_tokens = staged;
-    config.causal_block_sizes = sizes;
-    config.num_causal_block_sizes = num_sizes;
-    return config;
-}
-
-/* A cache whose pool is exactly what the geometry needs, opened, with the model beside it. */
-static ckv_cache *open_exact(int64_t layers, int64_t heads, int64_t page, const ckv_rollout_config *config)
-{
-    ckv_rollout_size size;
-    assert_ok(ckv_rollout_config_size(config, page, &size));
-    ckv_pool_config pool = pool_config(layers, heads, page, size.pool_tokens);
-    ckv_cache *cache;
-    assert_ok(ckv_cache_create(&pool, &cache));
-    assert_ok(ckv_cache_open(cache, config, NULL));
-    model_create(&model, &pool);
-    model_open(&model, config);
-    return cache;
-}
-
-/* Every layer: a dirty step, the real one, and what the rows of the size read. */
-static void forward_and_expect(ckv_cache *cache, int64_t tokens, int64_t block)
-{
-    for (int64_t layer = 0; layer < model.pool.layers; layer++) {
-        assert_ok(model_forward(&model, cache, layer, tokens, block, 0));
-        assert_ok(model_forward(&model, cache, layer, tokens, block, 1));
-    }
-    for (int64_t layer = 0; layer < model.pool.layers; layer++)
-        model_expect_rows(&model, cache, layer, tokens, block);
-}
-
-static void prompt(ckv_cache *cache, int64_t tokens)
-{
-    for (int64_t layer = 0; layer < model.pool.layers; layer++)
-        assert_ok(model_write_range(&model, cache, layer, 0, tokens));
-    assert_ok(model_commit(&model, cache, tokens));
-}
 
 static void worked_example(void **state)
 {
@@ -371,7 +308,8 @@ static void pool_bytes_are_what_is_taken(void **state)
     assert_ok(ckv_pool_config_bytes(&config, &bytes));
     assert_ok(ckv_pool_create(&config, &pool));
     assert_int_equal(ckv_pool_bytes(pool), bytes);
-    assert_int_equal(bytes, (64 + 8) * 3 * 2 * 2 * MODEL_HEAD_DIM * 4); /* with the guard page */
+    int64_t asked = (64 + 8) * 3 * 2 * 2 * MODEL_HEAD_DIM * 4; /* with the guard page */
+    assert_int_equal(bytes, ckv_device_allocation_bytes(config.device, asked));
     ckv_pool_view view = ckv_pool_get_view(pool);
     assert_int_equal(view.total_pages, 8);
     assert_int_equal(view.guard_page, 8);
@@ -434,14 +372,14 @@ static int64_t allocations_left;
 static ckv_status failing_alloc(size_t bytes, void **memory_out)
 {
     if (allocations_left-- > 0)
-        return ckv_device_host.alloc(bytes, memory_out);
+        return test_device()->alloc(bytes, memory_out);
     return CKV_ERROR_MEMORY;
 }
 
 static void failed_open_leaves_nothing_open(void **state)
 {
     (void)state;
-    ckv_device device = ckv_device_host;
+    ckv_device device = *test_device();
     device.alloc = failing_alloc;
     ckv_pool_config config = pool_config(1, 1, 8, 400);
     config.device = &device;
@@ -466,7 +404,19 @@ static void failed_open_leaves_nothing_open(void **state)
     ckv_cache_destroy(&cache);
 }
 
-/* The check itself must see a corrupted table, row, length and copy list. */
+/* The check must fail while an element of a device array is off by one, and pass again afterwards. */
+static void expect_corruption_found(const ckv_cache *cache, void *address, size_t bytes)
+{
+    int64_t held = 0, wrong;
+    test_download(&held, address, bytes);
+    wrong = held + 1; /* little endian: the low bytes are the element */
+    assert_ok(test_device()->upload(address, &wrong, bytes, NULL));
+    assert_status(ckv_cache_check(cache, NULL), CKV_ERROR_INTERNAL);
+    assert_ok(test_device()->upload(address, &held, bytes, NULL));
+    assert_ok(ckv_cache_check(cache, NULL));
+}
+
+/* The check itself must see a corrupted table, mirror, state, row, length and copy list. */
 static void check_finds_corruption(void **state)
 {
     (void)state;
@@ -475,23 +425,27 @@ static void check_finds_corruption(void **state)
     prompt(cache, 5);
     forward_and_expect(cache, 12, 3);
     assert_ok(model_commit(&model, cache, 12));
-    ckv_causal_layout_size *size = &cache->tensors->layout.sizes[0];
-    int32_t *entries[] = {cache->tensors->table, cache->tensors->host_pages, size->rows, size->seq_len_kv,
-                          size->rows + size->row_pages - 1};
-    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
-        assert_ok(ckv_cache_check(cache, NULL));
-        *entries[i] += 1;
-        assert_status(ckv_cache_check(cache, NULL), CKV_ERROR_INTERNAL);
-        *entries[i] -= 1;
-    }
-    int64_t *slots[] = {size->own_slots, size->committed_private_source, size->committed_private_destination,
-                        size->current_private_source + 3 * 14, size->current_private_destination + 3 * 14};
-    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++) {
-        *slots[i] += 1;
-        assert_status(ckv_cache_check(cache, NULL), CKV_ERROR_INTERNAL);
-        *slots[i] -= 1;
-        assert_ok(ckv_cache_check(cache, NULL));
-    }
+    assert_ok(ckv_cache_check(cache, NULL));
+    cache->tensors->host_pages[0] += 1;
+    assert_status(ckv_cache_check(cache, NULL), CKV_ERROR_INTERNAL);
+    cache->tensors->host_pages[0] -= 1;
+    const ckv_causal_layout_params *layout = &cache->tensors->layout;
+    ckv_layout_state device_state;
+    test_download(&device_state, layout->state, sizeof device_state);
+    int32_t *table = layout->tables + device_state.current * layout->table_pages;
+    const ckv_causal_layout_size *size = &layout->sizes[0];
+    int32_t *entries[] = {table, size->rows, size->seq_len_kv, size->rows + size->row_pages - 1};
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
+        expect_corruption_found(cache, entries[i], sizeof *entries[i]);
+    int64_t *slots[] = {size->own_slots,
+                        size->committed_private_source,
+                        size->committed_private_destination,
+                        size->current_private_source + 3 * 14,
+                        size->current_private_destination + 3 * 14,
+                        &layout->state->pin_tokens,
+                        &layout->state->progress[device_state.current].history_tokens};
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        expect_corruption_found(cache, slots[i], sizeof *slots[i]);
     ckv_cache_destroy(&cache);
 }
 
@@ -566,9 +520,11 @@ static void random_operation(random_rollout *r)
 static void random_operations(void **state)
 {
     (void)state;
-    enum { ROUNDS = 200, OPERATIONS = 500 }; /* 100,000 operations */
+    /* 100,000 operations; a twentieth where every look at the device is a transfer */
+    enum { ROUNDS = 200, OPERATIONS = 500 };
+    int rounds = test_device()->host_addressable ? ROUNDS : ROUNDS / 20;
     random_rollout r = {.random = {ckv_test_seed()}, .config = ckv_rollout_config_default()};
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds; round++) {
         int64_t page = (int64_t)1 << ckv_random_range(&r.random, 0, 5);
         ckv_pool_config pool = pool_config(ckv_random_range(&r.random, 1, MODEL_MAX_LAYERS),
                                            ckv_random_range(&r.random, 1, 3), page, 64 * page);

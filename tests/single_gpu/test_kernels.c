@@ -8,6 +8,7 @@
 #include "tests/support/random.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,34 +198,113 @@ static void scatter_reads_any_stride(void **state)
         }
 }
 
-static void scatter_refuses_slots_outside_the_pool(void **state)
+/* A fault record and claims on the device. */
+static ckv_slot_check upload_check(void)
+{
+    static const int64_t claims[SLOTS];
+    static const ckv_slot_fault none;
+    return (ckv_slot_check){test_upload(&none, sizeof none), test_upload(claims, sizeof claims)};
+}
+
+/* The launch of a list with a fault at `entry`: refused by host twins, else run without the entry and reported. Claims
+ * are released either way. */
+static void expect_fault(ckv_slot_check check, ckv_status status, int kind, int list, int64_t entry, int64_t slot)
+{
+    if (test_kernels_refuse()) {
+        char named[32];
+        snprintf(named, sizeof named, "entry %" PRId64, entry);
+        assert_int_equal(status, CKV_ERROR_INVALID);
+        assert_non_null(strstr(ckv_last_error(), named));
+    } else {
+        ckv_slot_fault fault;
+        assert_int_equal(status, CKV_OK);
+        test_download(&fault, check.fault, sizeof fault);
+        assert_int_equal(fault.kind, kind);
+        assert_int_equal(fault.list, list);
+        assert_int_equal(fault.entry, entry);
+        assert_int_equal(fault.slot, slot);
+    }
+    int64_t claims[SLOTS], none[SLOTS] = {0};
+    test_download(claims, check.claims, sizeof claims);
+    assert_memory_equal(claims, none, sizeof none);
+    test_device()->free(check.fault);
+    test_device()->free(check.claims);
+}
+
+static ckv_scatter_kv_slots_params scatter_params(void *pool, const void *kv, int64_t entries,
+                                                  const int64_t *destination, const int64_t *destination2)
+{
+    return (ckv_scatter_kv_slots_params){.k_plane = pool,
+                                         .v_plane = (char *)pool + KV_STRIDE,
+                                         .page_stride = PAGE_STRIDE,
+                                         .head_stride = HEAD_STRIDE,
+                                         .slot_stride = ROW,
+                                         .tokens_per_page = PAGE,
+                                         .num_slots = SLOTS,
+                                         .kv_heads = HEADS,
+                                         .row_bytes = ROW,
+                                         .k = kv,
+                                         .v = kv,
+                                         .entries = entries,
+                                         .destination = destination,
+                                         .destination2 = destination2,
+                                         .check = upload_check()};
+}
+
+static void scatter_finds_slots_outside_the_pool(void **state)
 {
     (void)state;
-    if (!test_device()->host_addressable)
-        ckv_test_skip("slots are checked on the host only");
-    char pool[LAYER_STRIDE] = {0}, before[LAYER_STRIDE] = {0}, kv[ROW * HEADS] = {1};
-    int64_t good[2] = {0, 1}, bad[][2] = {{0, SLOTS}, {-1, 0}, {0, INT64_MAX}};
+    char pool[LAYER_STRIDE] = {0}, after[LAYER_STRIDE], kv[ROW * HEADS] = {0};
+    const int64_t good[2] = {0, 1}, bad[][2] = {{0, SLOTS}, {-1, 0}, {0, INT64_MAX}};
+    void *device_pool = test_upload(pool, sizeof pool), *device_kv = test_upload(kv, sizeof kv);
+    void *device_good = test_upload(good, sizeof good);
+    memset(pool, 1, sizeof pool); /* what a write outside its entry would change */
+    assert_ok(test_device()->upload(device_pool, pool, sizeof pool, NULL));
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        ckv_scatter_kv_slots_params params = {.k_plane = pool,
-                                              .v_plane = pool + KV_STRIDE,
-                                              .page_stride = PAGE_STRIDE,
-                                              .head_stride = HEAD_STRIDE,
-                                              .slot_stride = ROW,
-                                              .tokens_per_page = PAGE,
-                                              .num_slots = SLOTS,
-                                              .kv_heads = HEADS,
-                                              .row_bytes = ROW,
-                                              .k = kv,
-                                              .v = kv,
-                                              .entries = 2,
-                                              .destination = good,
-                                              .destination2 = bad[i]};
-        assert_status(test_device()->scatter_kv_slots(&params, NULL), CKV_ERROR_INVALID);
-        params.destination = bad[i];
-        params.destination2 = NULL;
-        assert_status(test_device()->scatter_kv_slots(&params, NULL), CKV_ERROR_INVALID);
-        assert_memory_equal(pool, before, sizeof pool);
+        void *device_bad = test_upload(bad[i], sizeof bad[i]);
+        int entry = bad[i][0] < 0 ? 0 : 1;
+        ckv_scatter_kv_slots_params params = scatter_params(device_pool, device_kv, 2, device_good, device_bad);
+        ckv_status status = test_device()->scatter_kv_slots(&params, NULL);
+        expect_fault(params.check, status, CKV_SLOT_FAULT_OUTSIDE, 1, entry, bad[i][entry]);
+        params = scatter_params(device_pool, device_kv, 2, device_bad, NULL);
+        status = test_device()->scatter_kv_slots(&params, NULL);
+        expect_fault(params.check, status, CKV_SLOT_FAULT_OUTSIDE, 0, entry, bad[i][entry]);
+        test_device()->free(device_bad);
     }
+    test_download(after, device_pool, sizeof after);
+    if (!test_kernels_refuse()) /* the good entries were written */
+        for (int kv_plane = 0; kv_plane < 2; kv_plane++)
+            for (int head = 0; head < HEADS; head++)
+                for (int64_t slot = 0; slot < 2; slot++)
+                    memset(pool_row(pool, 0, kv_plane, head, slot), 0, ROW);
+    assert_memory_equal(after, pool, sizeof pool);
+    test_device()->free(device_pool);
+    test_device()->free(device_kv);
+    test_device()->free(device_good);
+}
+
+/* Two tokens for one slot are a fault, in one list or over both; the same token twice is not. */
+static void scatter_finds_slots_written_twice(void **state)
+{
+    (void)state;
+    char pool[LAYER_STRIDE] = {0}, kv[ROW * HEADS] = {0};
+    const int64_t first[3] = {4, 5, 6}, again[3] = {7, 8, 4}, repeat[3] = {4, 5, 6}, sources[3] = {0, 1, 0};
+    void *device_pool = test_upload(pool, sizeof pool), *device_kv = test_upload(kv, sizeof kv);
+    int64_t *device_first = test_upload(first, sizeof first), *device_again = test_upload(again, sizeof again),
+            *device_repeat = test_upload(repeat, sizeof repeat), *device_sources = test_upload(sources, sizeof sources);
+    ckv_scatter_kv_slots_params params = scatter_params(device_pool, device_kv, 3, device_first, device_again);
+    ckv_status status = test_device()->scatter_kv_slots(&params, NULL);
+    expect_fault(params.check, status, CKV_SLOT_FAULT_TWICE, 1, 2, 4);
+    params = scatter_params(device_pool, device_kv, 3, device_first, device_repeat);
+    params.source_index = device_sources; /* entries 0 and 2 are the same token */
+    assert_ok(test_device()->scatter_kv_slots(&params, NULL));
+    ckv_slot_fault fault;
+    test_download(&fault, params.check.fault, sizeof fault);
+    assert_int_equal(fault.kind, CKV_SLOT_FAULT_NONE);
+    void *all[] = {device_pool,   device_kv,      device_first,       device_again,
+                   device_repeat, device_sources, params.check.fault, params.check.claims};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        test_device()->free(all[i]);
 }
 
 static ckv_copy_kv_slots_params copy_params(void *pool, int64_t entries, const int64_t *source,
@@ -268,19 +348,87 @@ static void copy_moves_all_layers_and_heads(void **state)
     test_device()->free(to);
 }
 
-static void copy_refuses_slots_outside_the_pool(void **state)
+/* More entries than a kernel looks at together, most of them unused, and vectors of every width. */
+static void copy_moves_many_slots(void **state)
 {
     (void)state;
-    if (!test_device()->host_addressable)
-        ckv_test_skip("slots are checked on the host only");
-    char pool[POOL_BYTES] = {0}, before[POOL_BYTES] = {0};
-    int64_t inside[] = {0, 1}, outside[] = {2, SLOTS};
-    ckv_copy_kv_slots_params params = copy_params(pool, 2, inside, outside);
-    assert_status(test_device()->copy_kv_slots(&params, NULL), CKV_ERROR_INVALID);
-    params = copy_params(pool, 2, outside, inside);
-    assert_status(test_device()->copy_kv_slots(&params, NULL), CKV_ERROR_INVALID);
-    assert_non_null(strstr(ckv_last_error(), "entry 1"));
-    assert_memory_equal(pool, before, sizeof pool);
+    enum { MANY_PAGES = 512, ENTRIES = 1500, MANY_LAYERS = 3, MANY_HEADS = 2 };
+    static const int64_t row_bytes[] = {1, 6, 4, 24, 48, 512};
+    static int64_t source[ENTRIES], destination[ENTRIES];
+    ckv_random random = {ckv_test_seed()};
+    for (size_t r = 0; r < sizeof row_bytes / sizeof *row_bytes; r++) {
+        ckv_pool_view view = {.slot_stride = row_bytes[r], .head_stride = PAGE * row_bytes[r]};
+        view.kv_stride = MANY_HEADS * view.head_stride;
+        view.page_stride = 2 * view.kv_stride;
+        view.layer_stride = (MANY_PAGES + 1) * view.page_stride;
+        view.total_pages = view.guard_page = MANY_PAGES;
+        size_t bytes = (size_t)(MANY_LAYERS * view.layer_stride);
+        char *pool = malloc(bytes), *after = malloc(bytes);
+        fill_random(&random, pool, bytes);
+        view.base = test_upload(pool, bytes);
+        for (int64_t i = 0; i < ENTRIES; i++) { /* even slots to odd ones */
+            int used = i % 3 == 1 && i < MANY_PAGES * PAGE / 2;
+            source[i] = used ? 2 * ckv_random_range(&random, 0, MANY_PAGES * PAGE / 2 - 1) : -1;
+            destination[i] = used ? 2 * i + 1 : i % 2 ? 1 : -1;
+            for (int64_t vector = 0; used && vector < MANY_LAYERS * 2 * MANY_HEADS; vector++) {
+                char *plane =
+                    pool + vector / (2 * MANY_HEADS) * view.layer_stride + vector % (2 * MANY_HEADS) * view.head_stride;
+                memcpy(plane + destination[i] / PAGE * view.page_stride + destination[i] % PAGE * view.slot_stride,
+                       plane + source[i] / PAGE * view.page_stride + source[i] % PAGE * view.slot_stride,
+                       (size_t)row_bytes[r]);
+            }
+        }
+        int64_t *from = test_upload(source, sizeof source), *to = test_upload(destination, sizeof destination);
+        ckv_copy_kv_slots_params params = {.pool = view,
+                                           .tokens_per_page = PAGE,
+                                           .layers = MANY_LAYERS,
+                                           .kv_heads = MANY_HEADS,
+                                           .row_bytes = row_bytes[r],
+                                           .entries = ENTRIES,
+                                           .source = from,
+                                           .destination = to};
+        assert_ok(test_device()->copy_kv_slots(&params, NULL));
+        test_download(after, view.base, bytes);
+        assert_memory_equal(after, pool, bytes);
+        test_device()->free(view.base);
+        test_device()->free(from);
+        test_device()->free(to);
+        free(pool);
+        free(after);
+    }
+}
+
+static void copy_finds_slots_outside_the_pool(void **state)
+{
+    (void)state;
+    char pool[POOL_BYTES] = {0}, after[POOL_BYTES];
+    const int64_t inside[] = {-1, 1}, outside[] = {2, SLOTS}, twice[] = {3, 3}, sources[] = {0, 1};
+    void *device_pool = test_upload(pool, sizeof pool);
+    int64_t *device_inside = test_upload(inside, sizeof inside), *device_outside = test_upload(outside, sizeof outside),
+            *device_twice = test_upload(twice, sizeof twice), *device_sources = test_upload(sources, sizeof sources);
+    ckv_copy_kv_slots_params params = copy_params(device_pool, 2, device_inside, device_outside);
+    params.check = upload_check();
+    ckv_status status = test_device()->copy_kv_slots(&params, NULL);
+    expect_fault(params.check, status, CKV_SLOT_FAULT_OUTSIDE, 0, 1, SLOTS);
+    params = copy_params(device_pool, 2, device_outside, device_inside);
+    params.check = upload_check();
+    status = test_device()->copy_kv_slots(&params, NULL);
+    expect_fault(params.check, status, CKV_SLOT_FAULT_OUTSIDE, 2, 1, SLOTS);
+    test_download(after, device_pool, sizeof after);
+    assert_memory_equal(after, pool, sizeof pool);
+    params = copy_params(device_pool, 2, device_sources, device_twice);
+    params.check = upload_check();
+    status = test_device()->copy_kv_slots(&params, NULL);
+    if (test_kernels_refuse())
+        expect_fault(params.check, status, CKV_SLOT_FAULT_TWICE, 0, 1, 3);
+    else { /* which of the two entries came second is the device's choice */
+        ckv_slot_fault fault;
+        test_download(&fault, params.check.fault, sizeof fault);
+        expect_fault(params.check, status, CKV_SLOT_FAULT_TWICE, 0, fault.entry, 3);
+    }
+    void *all[] = {device_pool, device_inside, device_outside, device_twice, device_sources};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        test_device()->free(all[i]);
 }
 
 /* Packing then unpacking with other strides moves every vector where plan arithmetic says. */
@@ -331,9 +479,11 @@ static const ckv_test_case cases[] = {
     CKV_CASE(rotate_rows_empty_shapes),
     CKV_CASE(rotate_rows_bad_arguments),
     CKV_CASE(scatter_reads_any_stride),
-    CKV_CASE(scatter_refuses_slots_outside_the_pool),
+    CKV_CASE(scatter_finds_slots_outside_the_pool),
+    CKV_CASE(scatter_finds_slots_written_twice),
     CKV_CASE(copy_moves_all_layers_and_heads),
-    CKV_CASE(copy_refuses_slots_outside_the_pool),
+    CKV_CASE(copy_moves_many_slots),
+    CKV_CASE(copy_finds_slots_outside_the_pool),
     CKV_CASE(exchange_heads_packs_and_unpacks),
 };
 

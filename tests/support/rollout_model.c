@@ -106,9 +106,8 @@ ckv_status model_forward(rollout_model *model, ckv_cache *cache, int64_t layer, 
     return status;
 }
 
-ckv_status model_commit(rollout_model *model, ckv_cache *cache, int64_t tokens)
+static ckv_status advance(rollout_model *model, const ckv_cache *cache, int64_t tokens, ckv_status status)
 {
-    ckv_status status = ckv_cache_commit(cache, tokens, NULL);
     if (status != CKV_OK)
         return status;
     model->committed += tokens;
@@ -122,6 +121,16 @@ ckv_status model_commit(rollout_model *model, ckv_cache *cache, int64_t tokens)
     assert_int_equal(state.staging_offset, staging_offset(model));
     assert_int_equal(state.committed_tokens, model->committed);
     return status;
+}
+
+ckv_status model_commit(rollout_model *model, ckv_cache *cache, int64_t tokens)
+{
+    return advance(model, cache, tokens, ckv_cache_commit(cache, tokens, NULL));
+}
+
+ckv_status model_follow_commit(rollout_model *model, ckv_cache *cache, int64_t tokens)
+{
+    return advance(model, cache, tokens, ckv_cache_follow_commit(cache, tokens));
 }
 
 static void expect_vector(const rollout_model *model, int64_t layer, int64_t id, const float *vector, int64_t head,

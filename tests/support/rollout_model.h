@@ -34,6 +34,7 @@ ckv_status model_zero_values(rollout_model *model, ckv_cache *cache, int64_t lay
 ckv_status model_forward(rollout_model *model, ckv_cache *cache, int64_t layer, int64_t tokens, int64_t block,
                          int strided);
 ckv_status model_commit(rollout_model *model, ckv_cache *cache, int64_t tokens);
+ckv_status model_follow_commit(rollout_model *model, ckv_cache *cache, int64_t tokens); /* of a replayed commit */
 
 /* After a forward of `tokens` in blocks: every row of the layer reads exactly the expected tokens, own ones last. */
 void model_expect_rows(const rollout_model *model, const ckv_cache *cache, int64_t layer, int64_t tokens,

@@ -54,6 +54,12 @@ CKV_NODISCARD CKV_API ckv_status ckv_attention_supports(const char *backend, con
  * changes neither the cache nor `out`. */
 CKV_NODISCARD CKV_API ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream);
 
+/* The key under which a graph captured from ckv_attention with these arguments can be kept: equal keys, same tensors,
+ * valid replay. It covers cache and geometry, layer, real token count, block size, shapes, strides and options. Not
+ * where the rollout stands, its pin, or how often it was reopened: a replay finds those on the device. Not the addresses
+ * of the tensors either: a graph works on those it was captured with. Errors as for ckv_attention. */
+CKV_NODISCARD CKV_API ckv_status ckv_attention_graph_key(const ckv_attention_args *args, uint64_t *key_out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -90,7 +90,8 @@ CKV_API ckv_cache_state ckv_cache_get_state(const ckv_cache *cache);
 
 /* Write K and V of `tokens` resident positions from `start` in one layer: prompts, edits, tests. Edits of committed
  * tokens reach every private copy, so the next forward sees them. May move slot lists to the device (not for captured
- * graphs). ERROR_STATE, ERROR_INVALID (0 <= start, 1 <= tokens, start + tokens <= resident_tokens). */
+ * graphs: the slots are those of this moment). ERROR_STATE, ERROR_INVALID (0 <= start, 1 <= tokens, start + tokens <=
+ * resident_tokens). */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_write_range(ckv_cache *cache, int64_t layer, int64_t start, int64_t tokens,
                                                        const ckv_kv *source, ckv_stream stream);
 
@@ -109,8 +110,18 @@ CKV_NODISCARD CKV_API ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_
 
 /* The first `tokens` staged tokens become final: pinned ones first, the rest history (at most max_staged_tokens of
  * them). Whole pages older than the window are dropped and every kernel-facing tensor is rewritten in place, on the
- * device; nothing is read back and nothing waits. ERROR_STATE, ERROR_INVALID. */
+ * device; nothing is read back and nothing waits. ERROR_STATE, ERROR_INVALID; ERROR_DEVICE: the rollout is lost and
+ * every call but close says so.
+ * On a stream that is being captured the commit is recorded and nothing advances, here or on the device; `tokens` is
+ * then 1..max_staged_tokens. Each replay commits that many on the device, whatever the rollout has come to; tell the
+ * cache of each with ckv_cache_follow_commit. A graph may hold several commits, and replays after close and open of the
+ * same geometry. */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream);
+
+/* One commit of `tokens` was replayed from a graph: the host's view of the rollout (state, host-addressed edits)
+ * follows. Call it once per replayed commit, in order, before any other call that reads or changes the rollout. No
+ * device work. ERROR_STATE, ERROR_INVALID. */
+CKV_NODISCARD CKV_API ckv_status ckv_cache_follow_commit(ckv_cache *cache, int64_t tokens);
 
 /* What a paged kernel reads for one causal block size. Device addresses, fixed for the geometry; contents change at
  * open and commit. A forward of n blocks uses the first n rows. Each row: whole visible pages in logical order, then

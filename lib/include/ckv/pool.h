@@ -20,13 +20,14 @@ typedef struct ckv_pool_config {
     ckv_dtype dtype;
     int64_t tokens_per_page; /* a power of two */
     int64_t pool_tokens;     /* a multiple of tokens_per_page */
-    int poison_fresh_pages;  /* debugging aid: fill pages with NaN when they are handed out or recycled */
+    int poison_fresh_pages;  /* debugging aid, also with CKV_POISON=1 in the environment: fill pages with NaN when they
+                                are handed out or recycled (but not by a commit replayed from a graph) */
 } ckv_pool_config;
 
 /* A config with struct_size set, everything else zero: callers fill in the sizes. */
 CKV_API ckv_pool_config ckv_pool_config_default(void);
 
-/* Bytes a pool of this config takes, guard page included: what ckv_pool_create allocates.
+/* Bytes a pool of this config takes on its device, guard page and the allocator's rounding included.
  * ERROR_INVALID when a size is out of range or the product does not fit 64 bits. */
 CKV_NODISCARD CKV_API ckv_status ckv_pool_config_bytes(const ckv_pool_config *config, int64_t *bytes_out);
 

@@ -33,8 +33,9 @@ CKV_API void ckv_convert_from_float(ckv_dtype dtype, const float *source, size_t
 /* Where memory lives and kernels run. Devices are static objects of the library; nothing to release. */
 typedef struct ckv_device ckv_device;
 
-/* The device called `name` ("host", "cuda"). ERROR_INVALID for a name nobody knows, ERROR_UNSUPPORTED for a device this
- * build or machine lacks; the detail lists what there is. */
+/* The device called `name`: "host"; "cuda"; "strict", the host with memory that crashes whoever touches it outside a
+ * device's operation, which finds missing copies without a GPU. ERROR_INVALID for a name nobody knows,
+ * ERROR_UNSUPPORTED for a device this build or machine lacks; the detail lists what there is. */
 CKV_NODISCARD CKV_API ckv_status ckv_device_find(const char *name, const ckv_device **device_out);
 
 /* Static storage. */
