@@ -31,6 +31,9 @@ function(ckv_add_case name program case ranks timeout labels arguments)
   math(EXPR backstop "2 * ${timeout} + 60")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${backstop} PROCESSORS ${ranks} LABELS "${labels}"
     SKIP_RETURN_CODE 77 ENVIRONMENT "${CKV_TEST_ENVIRONMENT}")
+  if("cuda" IN_LIST labels)
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu) # some cases count or take all of its memory
+  endif()
   set_property(GLOBAL APPEND PROPERTY CKV_TEST_NAMES ${name})
 endfunction()
 

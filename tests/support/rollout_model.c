@@ -35,9 +35,10 @@ static float tag(int64_t layer, int64_t head, int is_v)
     return (float)(layer * 64 + head * 2 + is_v);
 }
 
-/* Stamped K and V on the device, [tokens, heads, dim] with odd strides when asked. */
+/* Stamped K and V on the device, [tokens, heads, dim] with odd strides when asked; in *memory, which is allocated when
+ * it is NULL. */
 static ckv_kv stamp(const rollout_model *model, int64_t layer, int64_t first_position, int64_t tokens, int strided,
-                    void **memory_out)
+                    void **memory)
 {
     int64_t heads = model->pool.kv_heads;
     int64_t head_stride = strided ? MODEL_HEAD_DIM + 3 : MODEL_HEAD_DIM;
@@ -53,10 +54,14 @@ static ckv_kv stamp(const rollout_model *model, int64_t layer, int64_t first_pos
                 vector[2] = tag(layer, head, is_v);
                 vector[3] = 1;
             }
-    float *memory = test_upload(host, (size_t)(2 * plane) * sizeof *host);
+    size_t bytes = (size_t)(2 * plane) * sizeof *host;
+    if (*memory == NULL)
+        *memory = test_upload(host, bytes);
+    else
+        assert_ok(model->device->upload(*memory, host, bytes, NULL));
     free(host);
-    *memory_out = memory;
-    return (ckv_kv){memory, memory + plane, token_stride, head_stride, token_stride, head_stride};
+    float *k = *memory;
+    return (ckv_kv){k, k + plane, token_stride, head_stride, token_stride, head_stride};
 }
 
 static void record_write(rollout_model *model, int64_t layer, int64_t first_position, int64_t tokens)
@@ -76,7 +81,7 @@ static int64_t staging_offset(const rollout_model *model)
 
 ckv_status model_write_range(rollout_model *model, ckv_cache *cache, int64_t layer, int64_t start, int64_t tokens)
 {
-    void *memory;
+    void *memory = NULL;
     ckv_kv source = stamp(model, layer, start, tokens > 0 && tokens < 4096 ? tokens : 1, 0, &memory);
     ckv_status status = ckv_cache_write_range(cache, layer, start, tokens, &source, NULL);
     model->device->free(memory);
@@ -96,7 +101,7 @@ ckv_status model_zero_values(rollout_model *model, ckv_cache *cache, int64_t lay
 ckv_status model_forward(rollout_model *model, ckv_cache *cache, int64_t layer, int64_t tokens, int64_t block,
                          int strided)
 {
-    void *memory;
+    void *memory = NULL;
     int64_t stamped = tokens > 0 && tokens < 4096 ? tokens : 1;
     ckv_kv source = stamp(model, layer, staging_offset(model), stamped, strided, &memory);
     ckv_status status = ckv_cache_write_staged(cache, layer, tokens, block, &source, 1, NULL);
@@ -104,6 +109,13 @@ ckv_status model_forward(rollout_model *model, ckv_cache *cache, int64_t layer, 
     if (status == CKV_OK)
         record_write(model, layer, staging_offset(model), tokens);
     return status;
+}
+
+ckv_kv model_stamp_forward(rollout_model *model, int64_t layer, int64_t tokens, void **memory)
+{
+    ckv_kv source = stamp(model, layer, staging_offset(model), tokens, 0, memory);
+    record_write(model, layer, staging_offset(model), tokens);
+    return source;
 }
 
 static ckv_status advance(rollout_model *model, const ckv_cache *cache, int64_t tokens, ckv_status status)

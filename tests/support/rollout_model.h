@@ -33,6 +33,10 @@ ckv_status model_write_range(rollout_model *model, ckv_cache *cache, int64_t lay
 ckv_status model_zero_values(rollout_model *model, ckv_cache *cache, int64_t layer, int64_t start, int64_t tokens);
 ckv_status model_forward(rollout_model *model, ckv_cache *cache, int64_t layer, int64_t tokens, int64_t block,
                          int strided);
+
+/* K/V of a forward that a graph replays, in *memory (made when NULL), and on the model as if it had run. */
+ckv_kv model_stamp_forward(rollout_model *model, int64_t layer, int64_t tokens, void **memory);
+
 ckv_status model_commit(rollout_model *model, ckv_cache *cache, int64_t tokens);
 ckv_status model_follow_commit(rollout_model *model, ckv_cache *cache, int64_t tokens); /* of a replayed commit */
 

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What only a GPU can show: captured cycles of forwards and commit, and memory as the driver counts it. */
+#include "lib/cache/cache.h"
+#include "tests/single_gpu/rollout_case.h"
+
+#include <cuda_runtime_api.h>
+#include <string.h>
+
+#define assert_cuda(call)                                                                                              \
+    do {                                                                                                               \
+        cudaError_t error_ = (call);                                                                                   \
+        if (error_ != cudaSuccess)                                                                                     \
+            fail_msg("%s: %s", #call, cudaGetErrorName(error_));                                                       \
+    } while (0)
+
+enum { LAYERS = 2, CHUNK = 12, BLOCK = 3 };
+
+/* A chunk of a rollout as one graph: a denoising forward in one block, the clean one in blocks, the commit. */
+typedef struct cycle {
+    ckv_cache *cache;
+    cudaStream_t stream;
+    cudaGraphExec_t graph;
+    void *inputs[LAYERS]; /* K/V the graph reads, the same addresses at every replay */
+} cycle;
+
+static void capture_cycle(cycle *c)
+{
+    ckv_kv kv[LAYERS];
+    for (int layer = 0; layer < LAYERS; layer++)
+        kv[layer] = model_stamp_forward(&model, layer, CHUNK, &c->inputs[layer]);
+    ckv_cache_state before = ckv_cache_get_state(c->cache);
+    cudaGraph_t graph;
+    assert_cuda(cudaStreamCreate(&c->stream));
+    assert_cuda(cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal));
+    for (int layer = 0; layer < LAYERS; layer++)
+        assert_ok(ckv_cache_write_staged(c->cache, layer, CHUNK, CHUNK, &kv[layer], 1, c->stream));
+    for (int layer = 0; layer < LAYERS; layer++)
+        assert_ok(ckv_cache_write_staged(c->cache, layer, CHUNK, BLOCK, &kv[layer], 1, c->stream));
+    assert_ok(ckv_cache_commit(c->cache, CHUNK, c->stream));
+    assert_cuda(cudaStreamEndCapture(c->stream, &graph));
+    assert_cuda(cudaGraphInstantiate(&c->graph, graph, 0));
+    assert_cuda(cudaGraphDestroy(graph));
+    ckv_cache_state after = ckv_cache_get_state(c->cache);
+    assert_memory_equal(&before, &after, sizeof before);
+    assert_ok(ckv_cache_check(c->cache, NULL)); /* nothing has run */
+}
+
+/* New K/V at the old addresses, one replay, and the mirror follows. */
+static void replay_cycle(cycle *c)
+{
+    for (int layer = 0; layer < LAYERS; layer++)
+        model_stamp_forward(&model, layer, CHUNK, &c->inputs[layer]);
+    assert_cuda(cudaGraphLaunch(c->graph, c->stream));
+    assert_cuda(cudaStreamSynchronize(c->stream));
+    assert_ok(model_follow_commit(&model, c->cache, CHUNK));
+    assert_ok(ckv_cache_check(c->cache, NULL));
+}
+
+static void free_cycle(cycle *c)
+{
+    for (int layer = 0; layer < LAYERS; layer++)
+        test_device()->free(c->inputs[layer]);
+    assert_cuda(cudaGraphExecDestroy(c->graph));
+    assert_cuda(cudaStreamDestroy(c->stream));
+}
+
+/* Captured before the window fills; replayed until every page has been dropped and handed out again. */
+static void cycle_replays_over_commits(void **state)
+{
+    (void)state;
+    ckv_rollout_config config = rollout(5, 20, CHUNK, SIZES(CHUNK, BLOCK), 2);
+    cycle c = {.cache = open_exact(LAYERS, 2, 8, &config)};
+    prompt(c.cache, 5);
+    capture_cycle(&c);
+    for (int chunk = 0; chunk < 24; chunk++) {
+        replay_cycle(&c);
+        forward_and_expect(c.cache, CHUNK, BLOCK);
+        forward_and_expect(c.cache, CHUNK, CHUNK);
+        if (chunk % 6 == 5) /* and eagerly in between */
+            assert_ok(model_commit(&model, c.cache, CHUNK));
+    }
+    assert_true(model.evicted > 0);
+    free_cycle(&c);
+    ckv_cache_destroy(&c.cache);
+}
+
+/* The same geometry opened again with a longer pin, which ends inside a replayed chunk. */
+static void graph_outlives_the_rollout(void **state)
+{
+    (void)state;
+    ckv_rollout_config first = rollout(5, 20, CHUNK, SIZES(CHUNK, BLOCK), 2),
+                       second = rollout(17, 20, CHUNK, SIZES(CHUNK, BLOCK), 2);
+    ckv_pool_config pool = pool_config(LAYERS, 2, 8, 400);
+    cycle c = {0};
+    assert_ok(ckv_cache_create(&pool, &c.cache));
+    model_create(&model, &pool);
+    assert_ok(ckv_cache_open(c.cache, &first, NULL));
+    model_open(&model, &first);
+    capture_cycle(&c);
+    for (int chunk = 0; chunk < 8; chunk++)
+        replay_cycle(&c);
+    ckv_cache_close(c.cache);
+    assert_ok(ckv_cache_open(c.cache, &second, NULL));
+    model_open(&model, &second);
+    for (int chunk = 0; chunk < 12; chunk++) {
+        replay_cycle(&c);
+        forward_and_expect(c.cache, CHUNK, BLOCK);
+    }
+    assert_int_equal(ckv_cache_get_state(c.cache).fixed_tokens, 17);
+    free_cycle(&c);
+    ckv_cache_destroy(&c.cache);
+}
+
+static void capture_refuses_and_changes_nothing(void **state)
+{
+    (void)state;
+    ckv_rollout_config config = rollout(30, 20, CHUNK, SIZES(CHUNK), 1);
+    ckv_cache *cache = open_exact(1, 1, 8, &config);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    assert_cuda(cudaStreamCreate(&stream));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    assert_status(ckv_cache_commit(cache, 0, stream), CKV_ERROR_INVALID);
+    assert_status(ckv_cache_commit(cache, CHUNK + 1, stream), CKV_ERROR_INVALID); /* eagerly legal: all pinned */
+    assert_non_null(strstr(ckv_last_error(), "captured"));
+    assert_cuda(cudaStreamEndCapture(stream, &graph));
+    size_t nodes = 1;
+    assert_cuda(cudaGraphGetNodes(graph, NULL, &nodes));
+    assert_int_equal(nodes, 0);
+    assert_ok(ckv_cache_commit(cache, CHUNK + 1, stream));
+    assert_ok(ckv_cache_check(cache, stream));
+    assert_cuda(cudaGraphDestroy(graph));
+    assert_cuda(cudaStreamDestroy(stream));
+    ckv_cache_destroy(&cache);
+}
+
+static size_t free_bytes(void)
+{
+    size_t left, total;
+    assert_cuda(cudaDeviceSynchronize());
+    assert_cuda(cudaMemGetInfo(&left, &total));
+    return left;
+}
+
+/* So that loading code and the first allocation do not count. */
+static void warm_up(const ckv_pool_config *pool, const ckv_rollout_config *config)
+{
+    ckv_cache *cache;
+    assert_ok(ckv_cache_create(pool, &cache));
+    assert_ok(ckv_cache_open(cache, config, NULL));
+    assert_ok(ckv_cache_commit(cache, 1, NULL));
+    assert_ok(ckv_cache_check(cache, NULL));
+    ckv_cache_destroy(&cache);
+}
+
+static void bytes_are_what_the_driver_sees(void **state)
+{
+    (void)state;
+    static const int64_t tokens[] = {4096, 40000, 200000};
+    ckv_rollout_config config = rollout(5, 1000, CHUNK, SIZES(CHUNK, BLOCK), 2);
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        ckv_pool_config pool = pool_config(3, 5, 8, tokens[i]);
+        warm_up(&pool, &config);
+        int64_t planned;
+        ckv_cache *cache;
+        size_t before = free_bytes();
+        assert_ok(ckv_pool_config_bytes(&pool, &planned));
+        assert_ok(ckv_cache_create(&pool, &cache));
+        size_t with_pool = free_bytes();
+        assert_int_equal(before - with_pool, planned);
+        assert_int_equal(before - with_pool, ckv_pool_bytes(ckv_cache_pool(cache)));
+        assert_ok(ckv_cache_open(cache, &config, NULL));
+        assert_int_equal(with_pool - free_bytes(), ckv_cache_device_bytes(cache));
+        ckv_cache_destroy(&cache);
+        assert_int_equal(free_bytes(), before);
+    }
+}
+
+enum { MAX_PIECES = 4096 };
+
+/* All memory the device has left, in ever smaller pieces; how many. */
+static int take_all_memory(void **pieces)
+{
+    int count = 0;
+    for (size_t bytes = (size_t)8 << 30; bytes >= (size_t)2 << 20; bytes /= 2)
+        while (count < MAX_PIECES && cudaMalloc(&pieces[count], bytes) == cudaSuccess)
+            count++;
+    cudaGetLastError();
+    return count;
+}
+
+static void open_without_memory_leaves_nothing_open(void **state)
+{
+    (void)state;
+    static void *pieces[MAX_PIECES];
+    ckv_rollout_config config = rollout(5, 20, CHUNK, SIZES(CHUNK, BLOCK), 2);
+    ckv_pool_config pool = pool_config(1, 1, 8, 400);
+    ckv_cache *cache;
+    warm_up(&pool, &config);
+    assert_ok(ckv_cache_create(&pool, &cache));
+    int count = take_all_memory(pieces);
+    ckv_cache *second = NULL;
+    ckv_status open_status = ckv_cache_open(cache, &config, NULL);
+    ckv_status create_status = ckv_cache_create(&pool, &second);
+    for (int i = 0; i < count; i++)
+        assert_cuda(cudaFree(pieces[i]));
+    assert_int_equal(open_status, CKV_ERROR_MEMORY);
+    assert_int_equal(create_status, CKV_ERROR_MEMORY);
+    assert_null(second);
+    assert_int_equal(ckv_cache_get_state(cache).is_open, 0);
+    assert_int_equal(ckv_pool_free_pages(ckv_cache_pool(cache)), ckv_pool_total_pages(ckv_cache_pool(cache)));
+    assert_int_equal(ckv_cache_device_bytes(cache), 0);
+    model_create(&model, &pool);
+    assert_ok(ckv_cache_open(cache, &config, NULL));
+    model_open(&model, &config);
+    forward_and_expect(cache, CHUNK, BLOCK);
+    ckv_cache_destroy(&cache);
+}
+
+static const ckv_test_case cases[] = {
+    CKV_CASE(cycle_replays_over_commits),
+    CKV_CASE(graph_outlives_the_rollout),
+    CKV_CASE(capture_refuses_and_changes_nothing),
+    CKV_CASE(bytes_are_what_the_driver_sees),
+    CKV_CASE(open_without_memory_leaves_nothing_open),
+};
+
+CKV_TEST_MAIN("graph", cases)
