@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# ckv_add_test(SUITE SOURCES FILE... [CASES_FROM FILE...] [RANKS N...] [LIBS TARGET...]
+# ckv_add_test(SUITE SOURCES FILE... [CASES_FROM FILE...] [RANKS N...] [LIBS TARGET...] [NEEDS FEATURE...]
 #              [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
-# ckv_add_test(SUITE PROGRAM TARGET [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
+# ckv_add_test(SUITE PROGRAM TARGET [NEEDS FEATURE...] [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
 #
-# The cases are every CKV_CASE(name) of the sources and every X(name) of the shared tables in CASES_FROM. One
-# program test_SUITE, or with PROGRAM another suite's once more, with other arguments; one CTest test SUITE.CASE per case, or with RANKS one SUITE.CASE-npN per case and N, for programs
-# with CKV_MPI_TEST_MAIN. Without MPI only one rank is registered. TIMEOUT (60) is the deadline of one case; ARGS follow
-# the case's name. Every test runs under ckv_case_launch, so 77 means that all ranks skipped.
-# Every name goes to test_cases.txt in the build folder, where `ckv lists check` reads it; a test that comes from elsewhere
-# appends its name to the global property CKV_TEST_NAMES.
+# One program test_SUITE, or another suite's PROGRAM once more with other ARGS. Its cases are every CKV_CASE(name) of the
+# sources and every X(name) of the shared tables in CASES_FROM. One CTest test SUITE.CASE per case, or with RANKS one
+# SUITE.CASE-npN per case and N, for programs with CKV_MPI_TEST_MAIN. TIMEOUT (60) is the deadline of one case; LABELS is
+# "host" unless given. Every test runs under ckv_case_launch, so 77 means that all ranks skipped.
+# A suite that NEEDS something this build lacks (MPI, CUDA, ...) is not built or run, but its names still count: every name
+# goes to test_cases.txt in the build folder, where `ckv lists check` reads it.
 function(ckv_write_test_names)
   get_property(names GLOBAL PROPERTY CKV_TEST_NAMES)
   list(SORT names)
@@ -25,16 +25,16 @@ endif()
 
 # The deadline of the case is the launcher's; CTest's own is for a launcher that fails, and leaves time for one that follows
 # another rank's (mpirun -np 2 ctest).
-function(ckv_add_case name program case ranks timeout labels arguments)
+function(ckv_add_case built name program case ranks timeout labels arguments)
+  set_property(GLOBAL APPEND PROPERTY CKV_TEST_NAMES ${name})
+  if(NOT built)
+    return()
+  endif()
   add_test(NAME ${name} COMMAND ckv_case_launch --name ${name} --ranks ${ranks} --timeout ${timeout}
     --record-dir ${PROJECT_BINARY_DIR}/test_records -- $<TARGET_FILE:${program}> ${case} ${arguments})
   math(EXPR backstop "2 * ${timeout} + 60")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${backstop} PROCESSORS ${ranks} LABELS "${labels}"
     SKIP_RETURN_CODE 77 ENVIRONMENT "${CKV_TEST_ENVIRONMENT}")
-  if("cuda" IN_LIST labels)
-    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu) # some cases count or take all of its memory
-  endif()
-  set_property(GLOBAL APPEND PROPERTY CKV_TEST_NAMES ${name})
 endfunction()
 
 # Names of cases, in the order of the files; a file that changes configures again. Macros about cases are no cases.
@@ -53,49 +53,48 @@ function(ckv_read_cases macro names_out)
 endfunction()
 
 function(ckv_add_test suite)
-  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT;PROGRAM" "SOURCES;CASES_FROM;RANKS;LIBS;LABELS;ARGS")
+  cmake_parse_arguments(PARSE_ARGV 1 test "" "TIMEOUT;PROGRAM" "SOURCES;CASES_FROM;RANKS;LIBS;LABELS;ARGS;NEEDS")
   if(test_UNPARSED_ARGUMENTS OR (NOT test_SOURCES AND NOT test_PROGRAM))
     message(FATAL_ERROR "ckv_add_test(${suite}): needs SOURCES or PROGRAM; does not know '${test_UNPARSED_ARGUMENTS}'")
   endif()
   if(NOT test_TIMEOUT)
     set(test_TIMEOUT 60)
   endif()
-  set(program test_${suite})
-  if(test_PROGRAM)
-    set(program ${test_PROGRAM})
-  else()
-    add_executable(${program} ${test_SOURCES})
+  if(NOT test_LABELS AND NOT test_RANKS)
+    set(test_LABELS host)
+  endif()
+  set(built ON)
+  foreach(feature IN LISTS test_NEEDS)
+    if(NOT CKV_HAVE_${feature})
+      set(built OFF)
+    endif()
+  endforeach()
+
+  set(program ${test_PROGRAM})
+  if(test_SOURCES)
+    set(program test_${suite})
     ckv_read_cases(X shared_cases ${test_CASES_FROM})
     ckv_read_cases(CKV_CASE own_cases ${test_SOURCES})
-    set_target_properties(${program} PROPERTIES CKV_CASES "${shared_cases};${own_cases}")
+    set_property(GLOBAL PROPERTY CKV_CASES_${program} ${shared_cases} ${own_cases})
+    if(built)
+      add_executable(${program} ${test_SOURCES})
+      target_link_libraries(${program} PRIVATE $<IF:$<BOOL:${test_RANKS}>,ckv_test_mpi,ckv_test_support> ${test_LIBS})
+    endif()
   endif()
-  get_target_property(cases ${program} CKV_CASES)
-  list(REMOVE_ITEM cases "")
+  get_property(cases GLOBAL PROPERTY CKV_CASES_${program})
   if(NOT cases)
     message(FATAL_ERROR "ckv_add_test(${suite}): no CKV_CASE(name) in ${test_SOURCES}")
   endif()
 
-  if(NOT test_RANKS)
-    if(NOT test_PROGRAM)
-      target_link_libraries(${program} PRIVATE ckv_test_support ${test_LIBS})
+  foreach(case IN LISTS cases)
+    if(test_RANKS)
+      foreach(ranks IN LISTS test_RANKS)
+        ckv_add_case(${built} ${suite}.${case}-np${ranks} ${program} ${case} ${ranks} ${test_TIMEOUT}
+          "mpi;np${ranks};${test_LABELS}" "${test_ARGS}")
+      endforeach()
+    else()
+      ckv_add_case(${built} ${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "${test_LABELS}" "${test_ARGS}")
     endif()
-    if(NOT "cuda" IN_LIST test_LABELS)
-      list(PREPEND test_LABELS host)
-    endif()
-    foreach(case IN LISTS cases)
-      ckv_add_case(${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "${test_LABELS}" "${test_ARGS}")
-    endforeach()
-    return()
-  endif()
-  target_link_libraries(${program} PRIVATE ckv_test_mpi ${test_LIBS})
-  foreach(ranks IN LISTS test_RANKS)
-    if(ranks GREATER 1 AND NOT CKV_HAVE_MPI)
-      continue()
-    endif()
-    foreach(case IN LISTS cases)
-      ckv_add_case(${suite}.${case}-np${ranks} ${program} ${case} ${ranks} ${test_TIMEOUT} "mpi;np${ranks};${test_LABELS}"
-        "${test_ARGS}")
-    endforeach()
   endforeach()
 endfunction()
 
