@@ -2,6 +2,8 @@
 /* The registry: every device name this library has heard of, and the table where the build has one. */
 #include "lib/device/device.h"
 
+#include <ckv/qk_norm_rope.h>
+
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
 
@@ -32,6 +34,11 @@ ckv_status ckv_device_find(const char *name, const ckv_device **device_out)
         return CKV_OK;
     }
     return ckv_fail(CKV_ERROR_INVALID, "device '%s' is not one of host, strict, cuda", name ? name : "(null)");
+}
+
+ckv_status ckv_qk_norm_rope(const ckv_device *device, const ckv_qk_norm_rope_params *params, ckv_stream stream)
+{
+    return (device != NULL ? device : &ckv_device_host)->qk_norm_rope(params, stream);
 }
 
 const char *ckv_device_name(const ckv_device *device)

@@ -12,6 +12,7 @@ struct ckv_scatter_kv_slots_params;
 struct ckv_causal_layout_params;
 struct ckv_copy_kv_slots_params;
 struct ckv_exchange_heads_params;
+struct ckv_qk_norm_rope_params;
 
 struct ckv_device {
     const char *name;
@@ -42,6 +43,7 @@ struct ckv_device {
     ckv_status (*causal_layout)(const struct ckv_causal_layout_params *params, ckv_stream stream);
     ckv_status (*copy_kv_slots)(const struct ckv_copy_kv_slots_params *params, ckv_stream stream);
     ckv_status (*exchange_heads)(const struct ckv_exchange_heads_params *params, ckv_stream stream);
+    ckv_status (*qk_norm_rope)(const struct ckv_qk_norm_rope_params *params, ckv_stream stream);
 };
 
 /* What alloc(bytes) takes of the device's memory; -1 when that does not fit 64 bits. */

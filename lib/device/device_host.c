@@ -3,6 +3,7 @@
 #include "kernels/causal_layout/causal_layout.h"
 #include "kernels/copy_kv_slots/copy_kv_slots.h"
 #include "kernels/exchange_heads/exchange_heads.h"
+#include "kernels/qk_norm_rope/qk_norm_rope.h"
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "kernels/scatter_kv_slots/scatter_kv_slots.h"
 #include "lib/device/device.h"
@@ -88,4 +89,5 @@ const ckv_device ckv_device_host = {
     .causal_layout = ckv_causal_layout_host,
     .copy_kv_slots = ckv_copy_kv_slots_host,
     .exchange_heads = ckv_exchange_heads_host,
+    .qk_norm_rope = ckv_qk_norm_rope_host,
 };

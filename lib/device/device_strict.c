@@ -130,6 +130,7 @@ STRICT_KERNEL(scatter_kv_slots)
 STRICT_KERNEL(causal_layout)
 STRICT_KERNEL(copy_kv_slots)
 STRICT_KERNEL(exchange_heads)
+STRICT_KERNEL(qk_norm_rope)
 
 const ckv_device ckv_device_strict = {
     .name = "strict",
@@ -149,4 +150,5 @@ const ckv_device ckv_device_strict = {
     .causal_layout = strict_causal_layout,
     .copy_kv_slots = strict_copy_kv_slots,
     .exchange_heads = strict_exchange_heads,
+    .qk_norm_rope = strict_qk_norm_rope,
 };

@@ -6,6 +6,7 @@
 #include <ckv/cache.h>
 #include <ckv/comm.h>
 #include <ckv/pool.h>
+#include <ckv/qk_norm_rope.h>
 #include <ckv/reference.h>
 #include <ckv/status.h>
 #include <ckv/types.h>
