@@ -10,7 +10,7 @@ target_compile_options(ckv_flags INTERFACE
   $<$<AND:$<COMPILE_LANGUAGE:C>,$<BOOL:${CKV_WERROR}>>:-Werror>)
 # Kernels use no C++ library: libckv is linked as C.
 target_compile_options(ckv_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wshadow,-fno-exceptions,-fno-rtti>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wshadow,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics>
   $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${CKV_WERROR}>>:--Werror=all-warnings>)
 if(CKV_SANITIZE)
   target_compile_options(ckv_flags INTERFACE $<$<COMPILE_LANGUAGE:C>:-fsanitize=${CKV_SANITIZE} -fno-omit-frame-pointer>)

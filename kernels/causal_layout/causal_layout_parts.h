@@ -128,39 +128,56 @@ static inline CKV_HOST_DEVICE void ckv_layout_write_copies(const ckv_causal_layo
     }
 }
 
-/* Every tensor of one block. */
+enum { CKV_LAYOUT_PARTS = 3 }; /* of a causal block, and of what belongs to none */
+
+/* Tensors of one causal block: its row, its own slots, or its copies. */
 static inline CKV_HOST_DEVICE void ckv_layout_write_block(const ckv_causal_layout_params *params,
                                                           const ckv_layout_step *step,
-                                                          const ckv_causal_layout_size *size, int64_t block,
+                                                          const ckv_causal_layout_size *size, int64_t block, int part,
                                                           int64_t worker, int64_t workers)
 {
     ckv_row_plan plan = ckv_row_plan_make(params->tokens_per_page, step->plan.after.fixed_tokens, params->window_tokens,
                                           step->staging_offset + block * size->block_size, size->block_size);
-    if (worker == 0)
-        size->seq_len_kv[block] = (int32_t)plan.seq_len_kv;
-    ckv_layout_write_row(params, step, size, block, &plan, worker, workers);
-    for (int64_t i = worker; i < size->block_size; i += workers)
-        size->own_slots[block * size->block_size + i] =
-            ckv_layout_private_slot(params, size, block, plan.partial_tokens + i);
-    ckv_layout_write_copies(params, step, size, block, &plan, worker, workers);
+    switch (part) {
+    case 0:
+        if (worker == 0)
+            size->seq_len_kv[block] = (int32_t)plan.seq_len_kv;
+        ckv_layout_write_row(params, step, size, block, &plan, worker, workers);
+        break;
+    case 1:
+        for (int64_t i = worker; i < size->block_size; i += workers)
+            size->own_slots[block * size->block_size + i] =
+                ckv_layout_private_slot(params, size, block, plan.partial_tokens + i);
+        break;
+    default:
+        ckv_layout_write_copies(params, step, size, block, &plan, worker, workers);
+    }
 }
 
-/* What belongs to no block: staged slots, the refill's copies, the rotated table, the advanced progress. */
+/* What belongs to no block: the rotated table and the advanced progress, the staged slots, or the refill's copies. */
 static inline CKV_HOST_DEVICE void ckv_layout_write_shared(const ckv_causal_layout_params *params,
-                                                           const ckv_layout_step *step, int64_t worker, int64_t workers)
+                                                           const ckv_layout_step *step, int part, int64_t worker,
+                                                           int64_t workers)
 {
-    for (int64_t i = worker; i < step->resident_pages; i += workers)
-        step->next_table[i] = ckv_layout_page(step, i);
-    for (int64_t i = worker; i < params->max_staged_tokens; i += workers)
-        params->staged_slots[i] = ckv_layout_slot(params, step, step->staging_offset + i);
-    for (int64_t i = worker; i < params->tokens_per_page - 1; i += workers) {
-        int used = i < step->plan.refill_tokens;
-        int64_t position = step->plan.after.fixed_tokens - step->plan.refill_tokens + i;
-        params->refill_source[i] = used ? ckv_layout_committed_slot(params, step, position) : -1;
-        params->refill_destination[i] = used ? ckv_layout_slot(params, step, position) : -1;
+    switch (part) {
+    case 0:
+        if (worker == 0)
+            *step->next_progress = step->plan.after;
+        for (int64_t i = worker; i < step->resident_pages; i += workers)
+            step->next_table[i] = ckv_layout_page(step, i);
+        break;
+    case 1:
+        for (int64_t i = worker; i < params->max_staged_tokens; i += workers)
+            params->staged_slots[i] = ckv_layout_slot(params, step, step->staging_offset + i);
+        break;
+    default:
+        for (int64_t i = worker; i < params->tokens_per_page - 1; i += workers) {
+            int used = i < step->plan.refill_tokens;
+            int64_t position = step->plan.after.fixed_tokens - step->plan.refill_tokens + i;
+            params->refill_source[i] = used ? ckv_layout_committed_slot(params, step, position) : -1;
+            params->refill_destination[i] = used ? ckv_layout_slot(params, step, position) : -1;
+        }
     }
-    if (worker == 0)
-        *step->next_progress = step->plan.after;
 }
 
 #endif
