@@ -14,6 +14,8 @@
 /* What cudaMalloc takes from the driver at a time: a request of whole units shares none with another. */
 #define GRANULARITY_BYTES ((int64_t)2 << 20)
 
+enum { MAX_PITCH_BYTES = INT32_MAX }; /* of a 2-D fill in the runtime; layers of a large pool are further apart */
+
 ckv_status ckv_cuda_status(cudaError_t error, const char *call)
 {
     if (error == cudaSuccess)
@@ -104,6 +106,10 @@ static ckv_status cuda_fill_2d(void *destination, size_t pitch_bytes, int byte, 
         return CKV_OK;
     if (height == 1 || pitch_bytes == width_bytes)
         return cuda_fill(destination, byte, width_bytes * height, stream);
+    for (size_t row = 0; pitch_bytes > MAX_PITCH_BYTES && row < height; row++)
+        CKV_TRY(cuda_fill((char *)destination + row * pitch_bytes, byte, width_bytes, stream));
+    if (pitch_bytes > MAX_PITCH_BYTES)
+        return CKV_OK;
     return ckv_cuda_status(cudaMemset2DAsync(destination, pitch_bytes, byte, width_bytes, height, stream),
                            "cudaMemset2DAsync");
 }
