@@ -51,8 +51,6 @@ int64_t ckv_device_allocation_bytes(const ckv_device *device, int64_t bytes);
 
 extern const ckv_device ckv_device_host;
 extern const ckv_device ckv_device_strict;
-#ifdef CKV_HAVE_CUDA
-extern const ckv_device ckv_device_cuda;
-#endif
+extern const ckv_device ckv_device_cuda; /* in builds with CUDA */
 
 #endif
