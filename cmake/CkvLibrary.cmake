@@ -17,12 +17,17 @@ if(CKV_HAVE_CUDA)
   target_compile_definitions(ckv_objects PRIVATE CKV_HAVE_CUDA)
   target_include_directories(ckv_objects SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 endif()
+if(CKV_HAVE_CUDNN) # finds the driver itself when it is first used
+  list(APPEND ckv_cuda_libraries ckv_cudnn)
+  target_compile_definitions(ckv_objects PRIVATE CKV_HAVE_CUDNN)
+  target_include_directories(ckv_objects SYSTEM PRIVATE ${CUDNN_INCLUDE_DIR})
+endif()
 
 add_library(ckv SHARED $<TARGET_OBJECTS:ckv_objects>)
 add_library(ckv::ckv ALIAS ckv)
 target_include_directories(ckv PUBLIC
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(ckv PRIVATE $<BUILD_INTERFACE:ckv_flags> $<BUILD_INTERFACE:${ckv_cuda_libraries}> m Threads::Threads)
+target_link_libraries(ckv PRIVATE $<BUILD_INTERFACE:ckv_flags> "$<BUILD_INTERFACE:${ckv_cuda_libraries}>" m Threads::Threads)
 target_link_options(ckv PRIVATE LINKER:--exclude-libs,ALL LINKER:--as-needed)
 set_target_properties(ckv PROPERTIES LINKER_LANGUAGE C VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
 

@@ -14,11 +14,21 @@
 #include <string.h>
 
 /* In the order "auto" tries them. */
-static const ckv_attention_backend *const backends[] = {&ckv_attention_backend_host};
+static const ckv_attention_backend *const backends[] = {
+#ifdef CKV_HAVE_CUDNN
+    &ckv_attention_backend_cudnn,
+#endif
+    &ckv_attention_backend_host,
+};
 enum { NUM_BACKENDS = sizeof backends / sizeof backends[0] };
 
 /* Names that other builds know. */
-static const char *const absent_backends[] = {"cudnn", "hopper"};
+static const char *const absent_backends[] = {
+#ifndef CKV_HAVE_CUDNN
+    "cudnn",
+#endif
+    "hopper",
+};
 enum { NUM_ABSENT_BACKENDS = sizeof absent_backends / sizeof absent_backends[0] };
 
 ckv_attention_args ckv_attention_args_default(void)
@@ -178,23 +188,56 @@ static ckv_attention_args completed(const ckv_attention_args *args)
     return full;
 }
 
-/* Rows of out at and past seq_len. Each head is a 2-D fill, from its lowest address because the pitch is unsigned. */
+/* Zero padding rows of out: a 2-D fill per row or per head, whichever is less, or one where heads lie side by side.
+ * Each starts at its lowest address because pitches are unsigned. */
 static ckv_status zero_padding_rows(const ckv_attention_args *args, ckv_stream stream)
 {
-    int64_t padding_rows = args->rows - args->seq_len;
-    if (padding_rows == 0)
-        return CKV_OK;
     const ckv_pool_config *pool = pool_config(args);
     const ckv_device *device = ckv_pool_device(ckv_cache_pool(args->cache));
     int64_t element_bytes = (int64_t)ckv_dtype_bytes(pool->dtype);
-    int64_t pitch = args->out_token_stride;
-    int64_t first_row = pitch < 0 ? args->rows - 1 : args->seq_len;
-    for (int64_t head = 0; head < args->q_heads; head++) {
-        char *first = (char *)args->out + (first_row * pitch + head * args->out_head_stride) * element_bytes;
-        CKV_TRY(device->fill_2d(first, (size_t)((pitch < 0 ? -pitch : pitch) * element_bytes), 0,
-                                (size_t)(pool->head_dim * element_bytes), (size_t)padding_rows, stream));
+    int64_t outer_count = args->rows - args->seq_len, outer_stride = args->out_token_stride;
+    int64_t inner_count = args->q_heads, inner_stride = args->out_head_stride, width = pool->head_dim;
+    char *first = (char *)args->out + args->seq_len * args->out_token_stride * element_bytes;
+    if (inner_stride == width) {
+        width *= inner_count;
+        inner_count = 1;
     }
+    if (outer_count > inner_count) {
+        int64_t count = outer_count, stride = outer_stride;
+        outer_count = inner_count, outer_stride = inner_stride;
+        inner_count = count, inner_stride = stride;
+    }
+    if (inner_stride < 0) {
+        first += (inner_count - 1) * inner_stride * element_bytes;
+        inner_stride = -inner_stride;
+    }
+    for (int64_t i = 0; i < outer_count; i++)
+        CKV_TRY(device->fill_2d(first + i * outer_stride * element_bytes, (size_t)(inner_stride * element_bytes), 0,
+                                (size_t)(width * element_bytes), (size_t)inner_count, stream));
     return CKV_OK;
+}
+
+/* -inf in the lse of padding rows, byte by byte of the float. */
+static ckv_status blank_padding_lse(const ckv_attention_args *args, ckv_stream stream)
+{
+    const ckv_device *device = ckv_pool_device(ckv_cache_pool(args->cache));
+    const float minus_infinity = -INFINITY;
+    unsigned char bytes[sizeof minus_infinity];
+    memcpy(bytes, &minus_infinity, sizeof bytes);
+    char *first = (char *)(args->lse + args->seq_len * args->q_heads);
+    size_t count = (size_t)((args->rows - args->seq_len) * args->q_heads);
+    for (size_t i = 0; i < sizeof bytes; i++)
+        CKV_TRY(device->fill_2d(first + i, sizeof bytes, bytes[i], 1, count, stream));
+    return CKV_OK;
+}
+
+/* Rows at and past seq_len of what the backend wrote. */
+static ckv_status finish_padding_rows(const ckv_attention_args *args, ckv_stream stream)
+{
+    if (args->rows == args->seq_len)
+        return CKV_OK;
+    CKV_TRY(zero_padding_rows(args, stream));
+    return args->lse != NULL ? blank_padding_lse(args, stream) : CKV_OK;
 }
 
 ckv_status ckv_attention_supports(const char *backend, const ckv_attention_args *args)
@@ -236,13 +279,13 @@ ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
     CKV_TRY(validate(args, &full, &view, &backend));
 
     void *plan = NULL;
-    CKV_TRY(backend->prepare(&full, &view, &plan));
+    CKV_TRY(backend->prepare(&full, &view, stream, &plan));
     ckv_status status;
     CKV_TRY_GOTO(
         ckv_cache_write_staged(full.cache, full.layer, full.seq_len, full.causal_block_size, &full.kv, 1, stream),
         release);
     CKV_TRY_GOTO(backend->run(&full, &view, plan, stream), release);
-    status = zero_padding_rows(&full, stream);
+    status = finish_padding_rows(&full, stream);
 release:
     backend->release(plan);
     return status;

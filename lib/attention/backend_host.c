@@ -78,9 +78,11 @@ static void host_release(void *plan)
     free(plan);
 }
 
-static ckv_status host_prepare(const ckv_attention_args *args, const ckv_block_view *view, void **plan_out)
+static ckv_status host_prepare(const ckv_attention_args *args, const ckv_block_view *view, ckv_stream stream,
+                               void **plan_out)
 {
     (void)view;
+    (void)stream;
     int64_t head_dim = ckv_pool_get_config(ckv_cache_pool(args->cache))->head_dim;
     host_plan *plan = calloc(1, sizeof *plan);
     if (plan == NULL)
@@ -216,8 +218,6 @@ static ckv_status host_run(const ckv_attention_args *args, const ckv_block_view 
     for (int64_t block = 0; block < args->seq_len / args->causal_block_size; block++)
         for (int64_t kv_head = 0; kv_head < call.pool->kv_heads; kv_head++)
             attend_block(&call, block, kv_head);
-    for (int64_t i = args->seq_len * args->q_heads; args->lse != NULL && i < args->rows * args->q_heads; i++)
-        args->lse[i] = -INFINITY;
     return CKV_OK;
 }
 

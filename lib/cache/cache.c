@@ -47,6 +47,11 @@ void ckv_cache_destroy(ckv_cache **cache_in)
         return;
     ckv_cache *cache = *cache_in;
     ckv_cache_close(cache);
+    while (cache->attachments != NULL) {
+        ckv_cache_attachment *attachment = cache->attachments;
+        cache->attachments = attachment->next;
+        attachment->release(attachment);
+    }
     while (cache->all_tensors != NULL) {
         ckv_cache_tensors *tensors = cache->all_tensors;
         cache->all_tensors = tensors->next;
@@ -55,6 +60,20 @@ void ckv_cache_destroy(ckv_cache **cache_in)
     ckv_pool_remove_user(cache->pool);
     free(cache);
     *cache_in = NULL;
+}
+
+void ckv_cache_attach(ckv_cache *cache, ckv_cache_attachment *attachment)
+{
+    attachment->next = cache->attachments;
+    cache->attachments = attachment;
+}
+
+ckv_cache_attachment *ckv_cache_find_attachment(const ckv_cache *cache, const void *owner)
+{
+    ckv_cache_attachment *attachment = cache->attachments;
+    while (attachment != NULL && attachment->owner != owner)
+        attachment = attachment->next;
+    return attachment;
 }
 
 /* The geometry must fit what this cache may take of the pool, and what of it is free now. */

@@ -33,11 +33,20 @@ typedef struct ckv_cache_tensors {
     int32_t *host_pages; /* [max_resident + total_private] the table's mirror, then private page ids */
 } ckv_cache_tensors;
 
+/* Something built over a cache's tensors that must not outlive them, such as an attention backend's plans. `owner`
+ * tells whose it is: the address of a static object. */
+typedef struct ckv_cache_attachment {
+    struct ckv_cache_attachment *next;
+    const void *owner;
+    void (*release)(struct ckv_cache_attachment *attachment); /* by destroy, before the tensors are freed */
+} ckv_cache_attachment;
+
 struct ckv_cache {
     ckv_pool *pool;
     int32_t user;
     int64_t max_pages;
     ckv_cache_tensors *all_tensors;
+    ckv_cache_attachment *attachments;
 
     /* The open rollout; tensors is NULL while there is none. */
     ckv_cache_tensors *tensors;
@@ -52,6 +61,12 @@ struct ckv_cache {
 /* Tensors of a geometry, made at its first open. ERROR_MEMORY; then nothing is kept. */
 ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry, ckv_cache_tensors **tensors_out);
 void ckv_cache_tensors_free(ckv_cache_tensors *tensors, const ckv_device *device);
+
+/* Give the cache an attachment to release when it is destroyed; at most one of an owner. */
+void ckv_cache_attach(ckv_cache *cache, ckv_cache_attachment *attachment);
+
+/* NULL when the owner has attached nothing. */
+ckv_cache_attachment *ckv_cache_find_attachment(const ckv_cache *cache, const void *owner);
 
 /* ERROR_STATE unless a rollout is open; `operation` begins the message. */
 ckv_status ckv_cache_require_open(const ckv_cache *cache, const char *operation);
