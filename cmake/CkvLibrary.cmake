@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # libckv (shared, only ckv/*.h exported), libckv_mpi, and ckv_internal: the same objects for tests that look inside.
 # Folders add their sources with ckv_sources(); the library is put together once, here.
+# The way back from the folder of the .pc files to the prefix, so that a moved prefix still works: lib, lib64 or lib/TRIPLET.
+file(RELATIVE_PATH CKV_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
+string(REGEX REPLACE "/$" "" CKV_PC_PREFIX ${CKV_PC_PREFIX})
 find_package(Threads REQUIRED)
 get_property(sources GLOBAL PROPERTY CKV_SOURCES)
 
