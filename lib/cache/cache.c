@@ -116,6 +116,8 @@ static ckv_status fill_pages(ckv_cache *cache, ckv_stream stream)
 
 ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ckv_stream stream)
 {
+    if (cache == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "open: cache is NULL");
     if (cache->tensors != NULL)
         return ckv_fail(CKV_ERROR_STATE, "open: a rollout is open already; close it first");
     ckv_geometry geometry;
@@ -234,6 +236,8 @@ static ckv_status unknown_size(const ckv_geometry *geometry, int64_t causal_bloc
 ckv_status ckv_cache_block_view(const ckv_cache *cache, int64_t causal_block_size, ckv_block_view *view_out)
 {
     CKV_TRY(ckv_cache_require_open(cache, "block_view"));
+    if (view_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "block_view: view_out is NULL");
     const ckv_cache_tensors *tensors = cache->tensors;
     int32_t s = ckv_geometry_find_size(&tensors->geometry, causal_block_size);
     if (s < 0)
@@ -268,6 +272,8 @@ static ckv_status window_bytes(const ckv_rollout_config *config, const ckv_pool_
 ckv_status ckv_rollout_max_window(const ckv_rollout_config *config, const ckv_pool_config *pool, int64_t budget_bytes,
                                   int64_t *window_tokens_out)
 {
+    if (config == NULL || pool == NULL || window_tokens_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "rollout_max_window: config, pool or window_tokens_out is NULL");
     int64_t bytes;
     CKV_TRY(window_bytes(config, pool, 0, &bytes));
     if (bytes > budget_bytes)

@@ -231,6 +231,8 @@ static ckv_status check_rows(checker *c, char *seen)
 
 ckv_status ckv_cache_check(const ckv_cache *cache, ckv_stream stream)
 {
+    if (cache == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "check: cache is NULL");
     if (cache->tensors == NULL)
         return CKV_OK;
     const ckv_pool_config *config = ckv_pool_get_config(cache->pool);

@@ -49,6 +49,8 @@ ckv_status ckv_cache_read_row(const ckv_cache *cache, int64_t layer, int64_t cau
 {
     ckv_block_view view;
     CKV_TRY(ckv_cache_block_view(cache, causal_block_size, &view));
+    if (seq_len_kv_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "read_row: seq_len_kv_out is NULL");
     const ckv_pool_config *config = ckv_pool_get_config(cache->pool);
     if (layer < 0 || layer >= config->layers || block < 0 || block >= view.num_blocks)
         return ckv_fail(CKV_ERROR_INVALID,

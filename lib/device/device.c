@@ -24,6 +24,8 @@ static const struct {
 
 ckv_status ckv_device_find(const char *name, const ckv_device **device_out)
 {
+    if (device_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "device_find: device_out is NULL");
     for (size_t i = 0; name != NULL && i < sizeof devices / sizeof devices[0]; i++) {
         if (strcmp(name, devices[i].name) != 0)
             continue;

@@ -111,6 +111,8 @@ int64_t ckv_geometry_resident_pages(const ckv_geometry *geometry, int64_t pin_to
 ckv_status ckv_rollout_config_size(const ckv_rollout_config *config, int64_t tokens_per_page,
                                    ckv_rollout_size *size_out)
 {
+    if (size_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "rollout_config_size: size_out is NULL");
     ckv_geometry geometry;
     CKV_TRY(ckv_geometry_init(config, tokens_per_page, &geometry));
     int64_t private_pages;

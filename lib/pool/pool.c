@@ -84,6 +84,8 @@ static ckv_status plan_memory(const ckv_pool_config *config, ckv_pool_view *view
 
 ckv_status ckv_pool_config_bytes(const ckv_pool_config *config, int64_t *bytes_out)
 {
+    if (bytes_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "pool_config_bytes: bytes_out is NULL");
     ckv_pool_view view;
     CKV_TRY(check_config(config));
     return plan_memory(config, &view, bytes_out);
@@ -108,6 +110,8 @@ static ckv_status fill_memory(const ckv_pool *pool)
 
 ckv_status ckv_pool_create(const ckv_pool_config *config, ckv_pool **pool_out)
 {
+    if (pool_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "pool_create: pool_out is NULL");
     ckv_pool_view view;
     int64_t bytes;
     CKV_TRY(check_config(config));

@@ -26,6 +26,8 @@ const char *ckv_dtype_name(ckv_dtype dtype)
 
 ckv_status ckv_dtype_from_name(const char *name, ckv_dtype *dtype_out)
 {
+    if (dtype_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "dtype_from_name: dtype_out is NULL");
     for (size_t i = 0; name != NULL && i < num_dtypes; i++) {
         if (strcmp(name, dtypes[i].name) == 0) {
             *dtype_out = (ckv_dtype)i;

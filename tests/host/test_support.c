@@ -5,6 +5,7 @@
 #include "lib/support/checked.h"
 #include "lib/support/dtype.h"
 #include "lib/support/error.h"
+#include <ckv/ckv.h>
 #include <math.h>
 #include <pthread.h>
 
@@ -157,6 +158,47 @@ static void checked_arithmetic(void **state)
     assert_false(ckv_is_power_of_two(0) || ckv_is_power_of_two(-4) || ckv_is_power_of_two(12));
 }
 
+/* Engine authors forget a pointer now and then: a status with a line of detail, not a crash. */
+static void null_is_refused(void **state)
+{
+    (void)state;
+    const int64_t sizes[] = {4};
+    ckv_rollout_config rollout = ckv_rollout_config_default();
+    rollout.max_staged_tokens = 4;
+    rollout.causal_block_sizes = sizes;
+    rollout.num_causal_block_sizes = 1;
+    ckv_pool_config pool = ckv_pool_config_default();
+    pool.layers = pool.kv_heads = pool.head_dim = 1;
+    pool.tokens_per_page = 4;
+    pool.pool_tokens = 64;
+    ckv_cache *cache = NULL;
+    int64_t number;
+    assert_int_equal(ckv_cache_create(&pool, &cache), CKV_OK);
+    assert_int_equal(ckv_cache_open(cache, &rollout, NULL), CKV_OK);
+    const ckv_status statuses[] = {
+        ckv_dtype_from_name("fp32", NULL),
+        ckv_device_find("host", NULL),
+        ckv_pool_config_bytes(&pool, NULL),
+        ckv_pool_create(&pool, NULL),
+        ckv_rollout_config_size(&rollout, 4, NULL),
+        ckv_rollout_config_size(NULL, 4, &(ckv_rollout_size){0}),
+        ckv_rollout_max_window(&rollout, &pool, 1 << 20, NULL),
+        ckv_rollout_max_window(&rollout, NULL, 1 << 20, &number),
+        ckv_rollout_max_window(NULL, &pool, 1 << 20, &number),
+        ckv_cache_create(&pool, NULL),
+        ckv_cache_create(NULL, &cache),
+        ckv_cache_open(NULL, &rollout, NULL),
+        ckv_cache_block_view(cache, 4, NULL),
+        ckv_cache_read_row(cache, 0, 4, 0, 0, NULL, NULL, NULL, NULL),
+        ckv_cache_commit(NULL, 1, NULL),
+        ckv_cache_check(NULL, NULL),
+        ckv_attention(NULL, NULL),
+    };
+    for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
+        assert_int_equal(statuses[i], CKV_ERROR_INVALID);
+    ckv_cache_destroy(&cache);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(bf16_keeps_every_value),
     CKV_CASE(fp16_keeps_every_value),
@@ -168,6 +210,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(status_names),
     CKV_CASE(last_error_is_per_thread),
     CKV_CASE(checked_arithmetic),
+    CKV_CASE(null_is_refused),
 };
 
 CKV_TEST_MAIN("support", cases)

@@ -18,12 +18,14 @@ extern "C" {
 typedef struct ckv_cache ckv_cache;
 
 typedef struct ckv_rollout_config {
-    size_t struct_size;                /* sizeof(ckv_rollout_config) */
-    int64_t pin_tokens;                /* the first pin_tokens committed tokens are never evicted */
-    int64_t window_tokens;             /* history a causal block sees before its own tokens */
-    int64_t max_staged_tokens;         /* most tokens one forward stages */
-    const int64_t *causal_block_sizes; /* each 1..max_staged_tokens; order and repeats do not matter; borrowed */
-    size_t num_causal_block_sizes;     /* 1..CKV_MAX_CAUSAL_BLOCK_SIZES distinct sizes */
+    size_t struct_size;        /* sizeof(ckv_rollout_config) */
+    int64_t pin_tokens;        /* the first pin_tokens committed tokens are never evicted */
+    int64_t window_tokens;     /* tokens a causal block sees before its own and after the pinned ones; earlier
+                                  blocks of the same forward count */
+    int64_t max_staged_tokens; /* most tokens one forward stages */
+    const int64_t
+        *causal_block_sizes; /* each 1..max_staged_tokens; order and repeats do not matter; read by the call only */
+    size_t num_causal_block_sizes; /* 1..CKV_MAX_CAUSAL_BLOCK_SIZES distinct sizes */
 } ckv_rollout_config;
 
 /* A config with struct_size set and everything else zero. */
@@ -76,9 +78,9 @@ CKV_NODISCARD CKV_API ckv_status ckv_cache_open(ckv_cache *cache, const ckv_roll
 CKV_API void ckv_cache_close(ckv_cache *cache);
 
 typedef struct ckv_cache_state {
-    int is_open;
+    int is_open; /* 1 or 0 */
     int64_t pin_tokens, window_tokens, max_staged_tokens;
-    int64_t fixed_tokens;
+    int64_t fixed_tokens;     /* pinned so far: at most pin_tokens */
     int64_t history_tokens;   /* resident ones, up to a page of them already outside every window */
     int64_t staging_offset;   /* fixed_tokens + history_tokens: where staged tokens go */
     int64_t committed_tokens; /* since open, dropped ones included */

@@ -34,6 +34,10 @@ typedef enum ckv_status {
 #define CKV_NODISCARD
 #endif
 
+/* Every call that returns a status returns ERROR_INVALID for a handle, config or `_out` pointer that is NULL, unless
+ * its comment says what NULL means, and writes `_out` only on success. Getters and `destroy` return no status: getters
+ * need a handle that is alive. */
+
 /* "OK", "ERROR_INVALID", ...; "UNKNOWN" for a value outside the list. Static storage. */
 CKV_API const char *ckv_status_name(ckv_status status);
 
