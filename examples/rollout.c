@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rollout in sixty lines: a prompt, then chunks of 2 frames; each chunk is denoised, cleaned frame by frame, committed.
- * Build against an installed ckv: cc rollout.c $(pkg-config --cflags --libs ckv) */
+/* A rollout in sixty lines: a prompt, then chunks of 2 frames; each chunk is denoised, cleaned frame by frame and
+ * committed. Build against an installed ckv: cc rollout.c $(pkg-config --cflags --libs ckv) */
 #include <ckv/ckv.h>
 #include <stdio.h>
 #include <stdlib.h>
