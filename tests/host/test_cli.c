@@ -151,7 +151,7 @@ static void size_refuses(void **state)
         {"--geometri cosmos3-nano", "did you mean '--geometry'?"},
         {"--geometry", "needs a value"},
         {"-g cosmos3-nano more", "unexpected argument 'more'"},
-        {"-g cosmos3-nano --ranks 3", "8 K/V heads do not divide by 3 ranks"},
+        {"-g cosmos3-nano --ranks 3", "8 K/V heads cannot be shared evenly by 3 ranks"},
         {"-g cosmos3-nano --ranks 0", "--ranks is '0'"},
         {"-g cosmos3-nano --dtype int8", "--dtype: dtype 'int8'"},
         {"-g cosmos3-nano --tokens-per-page 24", "power of two"},

@@ -62,8 +62,9 @@ static const struct argp argp = {
     .parser = parse_option,
     .doc =
         "Roll video models through the cache, chunk after chunk, and compare every forward with the exact window."
-        "\vThe geometries are published ones (frames, chunks, prompt or sink, window); heads, layers and head_dim are "
-        "reduced so that a CPU can do it, and tensors are random. Under a launcher the ranks share the work by "
+        "\vThe geometries are published ones (frames, chunks, prompt or sink, window), longlive at 464 x 816 so that "
+        "a frame is an odd number of tokens; heads, layers and head_dim are reduced so that a CPU can do it, and "
+        "tensors are random. Under a launcher the ranks share the work by "
         "Ulysses: "
         "mpirun -np 2 ckv demo.\n\n"
         "The last columns are the point: the error against the exact window is rounding; a window rounded down to a "

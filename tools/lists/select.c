@@ -13,7 +13,8 @@ static const char select_doc[] =
     "and comments. What the machine has no fact for does not match and is named on standard error."
     "\vExamples:\n"
     "  ckv lists select --context l0_cpu --set stage=pre_merge\n"
-    "  ckv lists select --dir test_lists --context l0_dgx_b200 --facts b200x8.json --set stage=post_merge\n"
+    "  ckv lists facts >machine.json\n"
+    "  ckv lists select --facts machine.json --context l0_dgx_b200\n"
     "\nExit status: 0 also when nothing is selected; 2 when a list, a fact or an option cannot be read.";
 
 int lists_select(int argc, char **argv)
@@ -70,7 +71,7 @@ static const struct argp why_argp = {
            "that "
            "fails with the machine's value and the list's. ENTRY is an entry as written, or the name of a test."
            "\vExample:\n"
-           "  ckv lists why --context l0_dgx_h200 --set stage=pre_merge cache.rollover\n"
+           "  ckv lists why --context l0_dgx_h200 ulysses.ranks_equal_one_rank-np2\n"
            "\nExit status: 0 when a block names the entry; 2 when none does, or something cannot be read.",
 };
 

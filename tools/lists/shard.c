@@ -70,7 +70,7 @@ static const struct argp shard_argp = {
            "\vAn entry without a duration counts as the average of those that have one. A suite's duration is the sum "
            "of its "
            "tests'.\n\nExample:\n"
-           "  ckv lists shard --shards 4 --shard 1 --context l0_cpu --durations durations.json\n",
+           "  ckv lists shard --shards 4 --shard 1 --context l0_cpu -D seconds.json\n",
 };
 
 static bool read_durations(arena *memory, diagnostics *log, const char *path, fact_set *durations)

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -188,6 +189,15 @@ static void print_json(const size_options *options, const size_figures *figures)
     json_decref(object);
 }
 
+/* Models name a size more than once (first chunk, clean frame); it costs its copies once. */
+static bool is_first_of_its_size(const size_options *options, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (options->block_sizes[k] == options->block_sizes[i])
+            return false;
+    return true;
+}
+
 static void print_text(const size_options *options, const size_figures *figures)
 {
     const ckv_rollout_size *tokens = &figures->tokens;
@@ -199,7 +209,8 @@ static void print_text(const size_options *options, const size_figures *figures)
     printf("private   %12" PRId64 " tokens  %8" PRId64 " pages  (copies for blocks of", tokens->private_tokens,
            tokens->private_tokens / page);
     for (size_t i = 0; i < options->rollout.num_causal_block_sizes; i++)
-        printf("%s %" PRId64, i > 0 ? "," : "", options->block_sizes[i]);
+        if (is_first_of_its_size(options, i))
+            printf("%s %" PRId64, i > 0 ? "," : "", options->block_sizes[i]);
     printf(")\npool      %12" PRId64 " tokens  %8" PRId64 " pages\n", tokens->pool_tokens, tokens->pool_tokens / page);
     printf("memory    %12.1f MiB on each rank (%" PRId64 " bytes: %" PRId64 " layers, K and V, %" PRId64
            " heads of %" PRId64 ", %s, guard page included)\n",
@@ -221,8 +232,12 @@ int cmd_size(int argc, char **argv)
     int result = cli_parse(&argp, argc, argv, &options);
     if (result != CLI_OK)
         return result;
+    if (options.rollout.max_staged_tokens == 0 || options.pool.layers == 0) {
+        cli_error(argv[0], "a --geometry is missing, or all of its sizes; see '%s --help'", argv[0]);
+        return CLI_USAGE;
+    }
     if (options.pool.kv_heads % options.ranks != 0) {
-        cli_error(argv[0], "%" PRId64 " K/V heads do not divide by %" PRId64 " ranks", options.pool.kv_heads,
+        cli_error(argv[0], "%" PRId64 " K/V heads cannot be shared evenly by %" PRId64 " ranks", options.pool.kv_heads,
                   options.ranks);
         return CLI_USAGE;
     }

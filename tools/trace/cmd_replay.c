@@ -39,6 +39,7 @@ static const char doc[] =
     "row, head, channel, the rank that computed it, and whether one key that should not have been read, or was left "
     "out, "
     "explains it.\n\n"
+    "docs/FORMATS.md says how to write a trace; examples/trace.py writes one.\n\n"
     "Exit status: 0 all right, 1 something is wrong, 2 the trace cannot be replayed, 3 the ranks or the machine "
     "failed.";
 
