@@ -7,10 +7,10 @@
 #include <string.h>
 
 static const cli_command commands[] = {
-    {"demo", "roll video models through the cache, on one rank or more, and check every forward", cmd_demo},
+    {"demo", "roll video models through the cache and check every forward", cmd_demo},
     {"replay", "run a recorded trace and compare every forward with the exact window", cmd_replay},
-    {"window", "run a script of cache operations and print which tokens each block reads", cmd_window},
-    {"size", "tokens and bytes a geometry needs, and the largest window that fits a budget", cmd_size},
+    {"window", "run cache operations and print which tokens each block reads", cmd_window},
+    {"size", "tokens and bytes a geometry needs; the largest window that fits", cmd_size},
     {"lists", "test lists: select, explain, check and shard for a machine", cmd_lists},
     {NULL, NULL, NULL},
 };
@@ -18,7 +18,7 @@ static const cli_command commands[] = {
 static void print_help(FILE *stream)
 {
     fputs("Usage: ckv COMMAND [OPTION...]\n\n"
-          "Causal K/V cache for autoregressive video models: pages, exact windows, Ulysses.\n\n"
+          "Causal K/V cache for autoregressive video models.\n\n"
           "Commands:\n",
           stream);
     for (const cli_command *command = commands; command->name != NULL; command++)

@@ -45,15 +45,15 @@ static const cli_command commands[] = {
 static void print_help(FILE *stream)
 {
     fputs("Usage: ckv lists COMMAND [OPTION...]\n\n"
-          "A test list says which tests run on which machine. Lists are YAML files in the grammar of TensorRT-LLM's\n"
-          "test-db: a context holds blocks, a block holds a condition on facts of the machine and the tests to run "
-          "where\n"
-          "it holds.\n\n"
+          "A test list says which tests run on which machine. Lists are YAML files in the\n"
+          "grammar of TensorRT-LLM's test-db: a context holds blocks, a block holds a\n"
+          "condition on facts of the machine and the tests to run where it holds.\n\n"
           "Commands:\n",
           stream);
     for (const cli_command *command = commands; command->name != NULL; command++)
         fprintf(stream, "  %-8s %s\n", command->name, command->summary);
-    fputs("\n'ckv lists COMMAND --help' explains a command. To see what runs here before a merge:\n"
+    fputs("\n'ckv lists COMMAND --help' explains a command.\n"
+          "What runs here before a merge:\n"
           "  ckv lists select --dir test_lists --context l0_cpu --set stage=pre_merge\n",
           stream);
 }
