@@ -18,10 +18,10 @@ enum { CAPTURE_BYTES = 8192, DEFAULT_SEED = 1 };
 
 static struct {
     const char *suite;
-    const char *device;
+    const char *device, *backend;
     uint64_t seed;
     int rank, ranks;
-} run = {.device = "host", .seed = DEFAULT_SEED, .ranks = 1};
+} run = {.device = "host", .backend = "auto", .seed = DEFAULT_SEED, .ranks = 1};
 
 static struct {
     const ckv_test_case *running; /* NULL between cases */
@@ -37,6 +37,11 @@ uint64_t ckv_test_seed(void)
 const char *ckv_test_device(void)
 {
     return run.device;
+}
+
+const char *ckv_test_backend(void)
+{
+    return run.backend;
 }
 
 /* --- CMocka's own output goes to memory; only what a case prints itself reaches standard output and error. --- */
@@ -307,17 +312,23 @@ static int parse_options(int argc, char **argv, bool *list_out)
     static const struct option options[] = {{"list", no_argument, NULL, 'l'},
                                             {"seed", required_argument, NULL, 's'},
                                             {"device", required_argument, NULL, 'd'},
+                                            {"backend", required_argument, NULL, 'b'},
                                             {NULL, 0, NULL, 0}};
     const char *seed = getenv("CKV_TEST_SEED"), *device = getenv("CKV_TEST_DEVICE");
+    const char *backend = getenv("CKV_TEST_BACKEND");
     if (seed != NULL && parse_seed(argv[0], "CKV_TEST_SEED", seed) != CKV_TEST_PASS)
         return CKV_TEST_USAGE;
     if (device != NULL)
         run.device = device;
+    if (backend != NULL)
+        run.backend = backend;
     for (int option; (option = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         if (option == 'l')
             *list_out = true;
         else if (option == 'd')
             run.device = optarg;
+        else if (option == 'b')
+            run.backend = optarg;
         else if (option != 's' || parse_seed(argv[0], "--seed", optarg) != CKV_TEST_PASS)
             return CKV_TEST_USAGE; /* getopt has said why */
     }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Test cases: CMocka's asserts, our own main. A program is a suite, a table of named cases.
  *
- *     PROGRAM --list | [--seed N] [--device NAME] [CASE...]      no CASE: all of them
+ *     PROGRAM --list | [--seed N] [--device NAME] [--backend NAME] [CASE...]      no CASE: all of them
  *
  * Exit codes: 0 pass, 1 fail, 2 usage (a name that matches nothing included), 3 infrastructure, 4 hang, 77 skipped.
- * Environment: CKV_TEST_SEED, CKV_TEST_DEVICE; CKV_TEST_RECORD names the file that receives one JSON line per event
+ * Environment: CKV_TEST_SEED, CKV_TEST_DEVICE, CKV_TEST_BACKEND; CKV_TEST_RECORD names the file that receives one JSON
+ * line per event
  * (.rankN is appended, and the rank's output goes to .rankN.log); CKV_TEST_TIMEOUT is the deadline of one case in
  * seconds. Only the thread that runs the case may use asserts. */
 #ifndef CKV_TESTS_SUPPORT_CASE_H
@@ -53,6 +54,9 @@ uint64_t ckv_test_seed(void);
 
 /* The ckv_device the case shall run on; "host" unless chosen. */
 const char *ckv_test_device(void);
+
+/* The attention backend the case shall use; "auto" unless chosen. */
+const char *ckv_test_backend(void);
 
 /* Leave the case as skipped. Under several ranks all must skip, or the case fails. CMocka's skip() counts as a failure.
  */

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The attention dispatcher and a backend over a real cache, against the exact-window reference. */
+#include "tests/single_gpu/attention_case.h"
+
+static void defaults_and_packed(void **state)
+{
+    (void)state;
+    pair p = default_pair();
+    p.pool.dtype = CKV_BF16;
+    open_pair(&p);
+    ckv_attention_args args = ckv_attention_args_default();
+    assert_int_equal(args.struct_size, sizeof args);
+    assert_true(args.cache == NULL && args.seq_len == 0 && args.scale == 0 && args.backend == NULL);
+    uint16_t qkv[8 * 16];
+    args.cache = p.cache;
+    args.q_heads = 4;
+    ckv_attention_args_set_packed(&args, qkv);
+    assert_ptr_equal(args.q, qkv);
+    assert_ptr_equal(args.kv.k, qkv + 4 * 16);
+    assert_ptr_equal(args.kv.v, qkv + 6 * 16);
+    assert_true(args.q_token_stride == 8 * 16 && args.kv.k_token_stride == 8 * 16 && args.kv.v_token_stride == 8 * 16);
+    assert_true(args.q_head_stride == 16 && args.kv.k_head_stride == 16 && args.kv.v_head_stride == 16);
+    close_pair(&p);
+}
+
+static void backend_names(void **state)
+{
+    (void)state;
+    pair p = default_pair();
+    open_pair(&p);
+    size_t count = ckv_attention_num_backends();
+    assert_true(count >= 1);
+    for (size_t i = 0; i < count; i++)
+        assert_non_null(ckv_attention_backend_name(i));
+    assert_null(ckv_attention_backend_name(count));
+
+    const char *name = uses_cudnn() ? "cudnn" : "host";
+    ckv_attention_args args = ckv_attention_args_default();
+    assert_status(ckv_attention_supports(name, &args), CKV_ERROR_INVALID); /* no cache */
+    args.cache = p.cache;
+    assert_status(ckv_attention_supports(name, NULL), CKV_ERROR_INVALID);
+    assert_status(ckv_attention_supports(NULL, &args), CKV_ERROR_INVALID);
+    assert_ok(ckv_attention_supports(name, &args));
+    assert_status(ckv_attention_supports("flash", &args), CKV_ERROR_INVALID);
+    assert_non_null(strstr(ckv_last_error(), "flash"));
+    args.mask = CKV_MASK_CUSTOM;
+    assert_status(ckv_attention_supports(name, &args), CKV_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(ckv_last_error(), "mask"));
+    args.mask = CKV_MASK_NONE;
+    args.quantization = CKV_QUANT_FP8;
+    assert_status(ckv_attention_supports(name, &args), CKV_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(ckv_last_error(), "quantization"));
+    close_pair(&p);
+}
+
+/* A call that must be refused, and what its message must say. */
+typedef struct refusal {
+    ckv_attention_args args;
+    ckv_status status;
+    const char *says;
+} refusal;
+
+/* Member by member: padding between them may differ. */
+static int same_state(const ckv_cache_state *a, const ckv_cache_state *b)
+{
+    return a->is_open == b->is_open && a->pin_tokens == b->pin_tokens && a->window_tokens == b->window_tokens &&
+           a->max_staged_tokens == b->max_staged_tokens && a->fixed_tokens == b->fixed_tokens &&
+           a->history_tokens == b->history_tokens && a->staging_offset == b->staging_offset &&
+           a->committed_tokens == b->committed_tokens && a->resident_tokens == b->resident_tokens;
+}
+
+/* Refuse each; the cache's whole memory, its state, out and lse stay as they are, to the bit. */
+static void expect_refusals(pair *p, const forward *f, const refusal *refusals, size_t count)
+{
+    ckv_pool *pool = ckv_cache_pool(p->cache);
+    size_t pool_bytes = (size_t)ckv_pool_get_view(pool).layer_stride * (size_t)p->pool.layers;
+    size_t out_bytes = (size_t)f->count_out * ckv_dtype_bytes(p->pool.dtype);
+    size_t lse_bytes = (size_t)(f->rows * p->q_heads) * sizeof(float);
+    char *before = malloc(pool_bytes + out_bytes + lse_bytes), *memory = malloc(pool_bytes);
+    ckv_cache_state state = ckv_cache_get_state(p->cache);
+    test_download(before, ckv_pool_get_view(pool).base, pool_bytes);
+    memcpy(before + pool_bytes, f->out, out_bytes);
+    memcpy(before + pool_bytes + out_bytes, f->lse, lse_bytes);
+    for (size_t i = 0; i < count; i++) {
+        assert_status(attention(p, &refusals[i].args), refusals[i].status);
+        if (strstr(ckv_last_error(), refusals[i].says) == NULL)
+            fail_msg("refusal %zu does not say '%s': %s", i, refusals[i].says, ckv_last_error());
+        ckv_cache_state after = ckv_cache_get_state(p->cache);
+        assert_true(same_state(&after, &state));
+        test_download(memory, ckv_pool_get_view(pool).base, pool_bytes);
+        assert_memory_equal(memory, before, pool_bytes);
+        assert_memory_equal(f->out, before + pool_bytes, out_bytes);
+        assert_memory_equal(f->lse, before + pool_bytes + out_bytes, lse_bytes);
+    }
+    free(memory);
+    free(before);
+}
+
+static void refuses_sizes(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    pair p = default_pair();
+    open_pair(&p);
+    write_prompt(&p, &random, 5);
+    forward f = new_forward(&p, &random, 0, 6, 2, 7);
+    refusal r[11];
+    for (size_t i = 0; i < sizeof r / sizeof r[0]; i++)
+        r[i] = (refusal){.args = f.args, .status = CKV_ERROR_INVALID, .says = ""};
+    r[0].args.struct_size = 8, r[0].says = "struct_size";
+    r[1].args.cache = NULL, r[1].says = "cache is NULL";
+    r[2].args.seq_len = 0, r[2].says = "must be given";
+    r[3].args.seq_len = 8, r[3].says = "rows = 7";
+    r[4].args.seq_len = -1, r[4].says = "-1";
+    r[5].args.q_heads = 3, r[5].says = "kv_heads 2";
+    r[6].args.q_heads = 0, r[6].says = "q_heads 0";
+    r[7].args.layer = 2, r[7].says = "layer 2";
+    r[8].args.causal_block_size = 4, r[8].says = "multiple";
+    r[9].args.causal_block_size = 3, r[9].says = "6"; /* not declared; the message lists those that are */
+    r[10].args.seq_len = 7, r[10].args.causal_block_size = 0, r[10].says = "max_staged_tokens 6";
+    expect_refusals(&p, &f, r, sizeof r / sizeof r[0]);
+    assert_status(ckv_attention(NULL, NULL), CKV_ERROR_INVALID);
+    assert_ok(attention(&p, &f.args)); /* and the call they were made from is good */
+    free_forward(&p, &f);
+    close_pair(&p);
+}
+
+static void refuses_tensors_and_options(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    pair p = default_pair();
+    open_pair(&p);
+    write_prompt(&p, &random, 5);
+    forward f = new_forward(&p, &random, 0, 6, 2, 7);
+    refusal r[15];
+    for (size_t i = 0; i < sizeof r / sizeof r[0]; i++)
+        r[i] = (refusal){.args = f.args, .status = CKV_ERROR_INVALID, .says = ""};
+    r[0].args.q = NULL, r[0].says = "q is NULL";
+    r[1].args.kv.k = NULL, r[1].says = "k is NULL";
+    r[2].args.kv.v = NULL, r[2].says = "v is NULL";
+    r[3].args.out = NULL, r[3].says = "out is NULL";
+    r[4].args.out_token_stride = 0, r[4].says = "out strides";
+    r[5].args.out_head_stride = 0, r[5].says = "out strides";
+    r[6].args.scale = NAN, r[6].says = "scale";
+    r[7].args.scale = -1, r[7].says = "scale";
+    r[8].args.mask = (ckv_attention_mask)7, r[8].says = "mask 7";
+    r[9].args.quantization = (ckv_quantization)7, r[9].says = "quantization 7";
+    r[10].args.backend = "flash", r[10].says = "flash";
+    r[11].args.mask = CKV_MASK_KEY_PADDING, r[11].status = CKV_ERROR_UNSUPPORTED, r[11].says = "mask";
+    r[12].args.mask = CKV_MASK_CUSTOM, r[12].args.backend = uses_cudnn() ? "cudnn" : "host";
+    r[12].status = CKV_ERROR_UNSUPPORTED, r[12].says = "mask";
+    r[13].args.quantization = CKV_QUANT_FP8, r[13].status = CKV_ERROR_UNSUPPORTED, r[13].says = "quantization";
+    r[14].args.quantization = CKV_QUANT_FP8, r[14].args.backend = uses_cudnn() ? "cudnn" : "host";
+    r[14].status = CKV_ERROR_UNSUPPORTED, r[14].says = ckv_dtype_name(p.pool.dtype);
+    expect_refusals(&p, &f, r, sizeof r / sizeof r[0]);
+    assert_ok(attention(&p, &f.args));
+
+    ckv_cache_close(p.cache);
+    refusal closed = {.args = f.args, .status = CKV_ERROR_STATE, .says = "rollout"};
+    expect_refusals(&p, &f, &closed, 1);
+    free_forward(&p, &f);
+    close_pair(&p);
+}
+
+static pair random_pair(random_source *random)
+{
+    pair p = default_pair();
+    p.pool.dtype = (ckv_dtype)random_between(random, uses_cudnn() ? CKV_BF16 : CKV_FP32, CKV_FP16);
+    p.pool.kv_heads = random_between(random, 1, 3);
+    p.q_heads = p.pool.kv_heads * random_between(random, 1, 4);
+    p.pool.head_dim = uses_cudnn() ? 8 * random_between(random, 1, 5) : random_between(random, 1, 40);
+    static const int64_t page_sizes[] = {1, 4, 8, 32};
+    p.pool.tokens_per_page = page_sizes[random_between(random, 0, 3)];
+    p.rollout.pin_tokens = random_between(random, 0, 30);
+    p.rollout.window_tokens = random_between(random, 0, 3) == 0 ? 0 : random_between(random, 1, 60);
+    p.rollout.max_staged_tokens = random_between(random, 1, 24);
+    p.rollout.num_causal_block_sizes = 3;
+    for (int i = 0; i < 3; i++)
+        p.sizes[i] = random_between(random, 1, p.rollout.max_staged_tokens);
+    return p;
+}
+
+/* The forward's K/V, Q and out in layouts of their own: separate, padded, tokens backwards (K always; out where the
+ * backend can). Owns the memory it makes. */
+typedef struct strided {
+    void *memory[4]; /* q, k, v, out */
+    ckv_attention_args args;
+} strided;
+
+static void *scatter_tensor(pair *p, const void *source, int64_t heads, int64_t rows, int64_t source_token_stride,
+                            int64_t token_stride, int64_t head_stride, int64_t first)
+{
+    int64_t count = rows * (token_stride < 0 ? -token_stride : token_stride);
+    void *memory = mirror_new(p, (size_t)count * ckv_dtype_bytes(p->pool.dtype));
+    fill_value(p->pool.dtype, memory, count, NAN);
+    for (int64_t t = 0; source != NULL && t < rows; t++)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t d = 0; d < p->pool.head_dim; d++)
+                set_element(p->pool.dtype, memory, first + t * token_stride + h * head_stride + d,
+                            get_element(p->pool.dtype, source, t * source_token_stride + h * p->pool.head_dim + d));
+    return memory;
+}
+
+static strided make_strided(pair *p, const forward *f)
+{
+    strided s = {.args = f->args};
+    int64_t dim = p->pool.head_dim, rows = f->rows, packed = f->args.q_token_stride;
+    int64_t size = (int64_t)ckv_dtype_bytes(p->pool.dtype);
+    int64_t head = dim + (uses_cudnn() ? 8 : 3), more = uses_cudnn() ? 16 : 5, k_head = dim + 3;
+    int64_t q_token = p->q_heads * head + more;
+    int64_t k_token = -(p->pool.kv_heads * k_head), v_token = p->pool.kv_heads * k_head + 1;
+    int64_t out_token = uses_cudnn() ? p->q_heads * head + more : -(p->q_heads * head);
+    int64_t k_first = -(rows - 1) * k_token, out_first = out_token < 0 ? -(rows - 1) * out_token : 0;
+    s.memory[0] = scatter_tensor(p, f->args.q, p->q_heads, rows, packed, q_token, head, 0);
+    s.memory[1] = scatter_tensor(p, f->args.kv.k, p->pool.kv_heads, rows, packed, k_token, k_head, k_first);
+    s.memory[2] = scatter_tensor(p, f->args.kv.v, p->pool.kv_heads, rows, packed, v_token, k_head, 0);
+    s.memory[3] = scatter_tensor(p, NULL, p->q_heads, rows, 0, out_token, head, 0);
+    s.args.q = s.memory[0];
+    s.args.q_token_stride = q_token;
+    s.args.q_head_stride = head;
+    s.args.kv = (ckv_kv){(char *)s.memory[1] + k_first * size, s.memory[2], k_token, k_head, v_token, k_head};
+    s.args.out = (char *)s.memory[3] + out_first * size;
+    s.args.out_token_stride = out_token;
+    s.args.out_head_stride = head;
+    return s;
+}
+
+static void free_strided(pair *p, strided *s)
+{
+    for (int i = 0; i < 4; i++)
+        mirror_free(p, s->memory[i]);
+}
+
+/* Padding rows hold zero, random, NaN or infinity. */
+static void dirty_padding(const pair *p, random_source *random, forward *f)
+{
+    static const float values[] = {0, NAN, INFINITY, -INFINITY};
+    int64_t kind = random_between(random, 0, 4), stride = f->args.q_token_stride;
+    for (int64_t i = f->args.seq_len * stride; kind < 4 && i < f->rows * stride; i++)
+        set_element(p->pool.dtype, f->qkv, i, values[kind]);
+}
+
+static void random_forward(pair *p, random_source *random, int64_t layer, int64_t seq_len, int64_t block)
+{
+    forward f = new_forward(p, random, layer, seq_len, block, seq_len + random_between(random, 0, 5));
+    dirty_padding(p, random, &f);
+    if (random_between(random, 0, 1))
+        f.args.lse = NULL;
+    if (random_between(random, 0, 2) == 0)
+        f.args.backend = NULL;
+    if (random_between(random, 0, 1)) {
+        strided s = make_strided(p, &f);
+        attend_pair(p, &s.args);
+        free_strided(p, &s);
+    } else {
+        attend_pair(p, &f.args);
+    }
+    free_forward(p, &f);
+}
+
+/* An edit of committed tokens on one side of the fixed end, sometimes zero_values. */
+static void random_edit(pair *p, random_source *random)
+{
+    ckv_cache_state state = ckv_cache_get_state(p->cache);
+    if (state.staging_offset == 0)
+        return;
+    int64_t start = random_between(random, 0, state.staging_offset - 1);
+    int64_t end = start < state.fixed_tokens ? state.fixed_tokens : state.staging_offset;
+    int64_t tokens = random_between(random, 1, end - start), layer = random_between(random, 0, p->pool.layers - 1);
+    if (random_between(random, 0, 2) > 0) {
+        write_random(p, random, layer, start, tokens);
+        return;
+    }
+    assert_ok(ckv_cache_zero_values(p->cache, layer, start, tokens, NULL));
+    assert_ok(ckv_reference_zero_values(p->reference, layer, id_of_position(p, start), tokens));
+}
+
+static void random_chunk(pair *p, random_source *random)
+{
+    int64_t blocks = 0, block = 0;
+    for (int64_t i = random_between(random, 1, 3); i > 0; i--) {
+        block = p->sizes[random_between(random, 0, 2)];
+        blocks = random_between(random, 1, p->rollout.max_staged_tokens / block);
+        for (int64_t layer = 0; layer < p->pool.layers; layer++)
+            random_forward(p, random, layer, blocks * block, block);
+    }
+    commit_pair(p, random_between(random, 0, 3) == 0 ? random_between(random, 1, blocks * block) : blocks * block);
+    if (random_between(random, 0, 1))
+        random_edit(p, random);
+}
+
+/* Geometries, dtypes, GQA, pages, strides, padding, overwritten forwards, partial commits and edits, all at random. */
+static void random_rollouts_match_the_reference(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    for (int round = 0; round < (uses_cudnn() ? 4 : 60); round++) {
+        pair p = random_pair(&random);
+        open_pair(&p);
+        int64_t prompt = random_between(&random, 0, p.rollout.pin_tokens + p.rollout.max_staged_tokens);
+        if (prompt > 0)
+            write_prompt(&p, &random, prompt);
+        for (int64_t chunks = random_between(&random, 2, uses_cudnn() ? 5 : 12); chunks > 0; chunks--)
+            random_chunk(&p, &random);
+        close_pair(&p);
+    }
+}
+
+/* Longer than a tile of keys and a tile of queries of a backend, in every dtype it takes. */
+static void several_tiles(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    for (int dtype = uses_cudnn() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
+        pair p = default_pair();
+        p.pool.dtype = (ckv_dtype)dtype;
+        p.pool.layers = p.pool.kv_heads = 1;
+        p.pool.head_dim = 64;
+        p.pool.tokens_per_page = 32;
+        p.rollout.pin_tokens = 77;
+        p.rollout.window_tokens = 500;
+        p.rollout.max_staged_tokens = 396;
+        p.sizes[0] = 396;
+        p.sizes[1] = 132;
+        open_pair(&p);
+        write_prompt(&p, &random, 77);
+        step_pair(&p, &random, 396, 396, 396);
+        step_pair(&p, &random, 396, 132, 396);
+        step_pair(&p, &random, 396, 396, 396);
+        close_pair(&p);
+    }
+}
+
+/* The same tokens packed, separate and strided give the same bits. */
+static void layouts_of_the_input_do_not_matter(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    for (int dtype = uses_cudnn() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
+        pair p = default_pair();
+        p.pool.dtype = (ckv_dtype)dtype;
+        open_pair(&p);
+        write_prompt(&p, &random, 9);
+        forward f = new_forward(&p, &random, 0, 4, 2, 6);
+        strided s = make_strided(&p, &f);
+        attend_pair(&p, &f.args);
+        attend_pair(&p, &s.args);
+        int64_t size = (int64_t)ckv_dtype_bytes(p.pool.dtype);
+        for (int64_t row = 0; row < 6; row++)
+            for (int64_t head = 0; head < p.q_heads; head++)
+                assert_memory_equal((char *)f.args.out + out_index(&f.args, row, head) * size,
+                                    (char *)s.args.out + out_index(&s.args, row, head) * size,
+                                    (size_t)(p.pool.head_dim * size));
+        free_strided(&p, &s);
+        free_forward(&p, &f);
+        close_pair(&p);
+    }
+}
+
+/* What is between the vectors of a strided out, and past it, is not ours. */
+static void writes_nothing_but_out(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    pair p = default_pair();
+    open_pair(&p);
+    forward f = new_forward(&p, &random, 0, 2, 2, 3);
+    enum { HEAD = 24, TOKEN = 4 * HEAD + 8, COUNT = 3 * TOKEN };
+    void *out = mirror_new(&p, COUNT * sizeof(float));
+    fill_value(p.pool.dtype, out, COUNT, SENTINEL);
+    f.args.out = out;
+    f.args.out_token_stride = TOKEN;
+    f.args.out_head_stride = HEAD;
+    attend_pair(&p, &f.args);
+    for (int i = 0; i < COUNT; i++) {
+        int in_token = i % TOKEN, in_head = in_token % HEAD;
+        assert_true((get_element(p.pool.dtype, out, i) == SENTINEL) == (in_token >= 4 * HEAD || in_head >= 16));
+    }
+    mirror_free(&p, out);
+    free_forward(&p, &f);
+    close_pair(&p);
+}
+
+/* A forward that is repeated with other tokens leaves nothing of the first, whatever that was. */
+static void later_forwards_overwrite_staged_tokens(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    pair p = default_pair();
+    open_pair(&p);
+    write_prompt(&p, &random, 7);
+    for (int chunk = 0; chunk < 5; chunk++) {
+        for (int64_t layer = 0; layer < p.pool.layers; layer++) {
+            forward dirty = new_forward(&p, &random, layer, 6, 2, 6);
+            fill_value(p.pool.dtype, dirty.qkv, 6 * dirty.args.q_token_stride, NAN);
+            assert_ok(attention(&p, &dirty.args));
+            assert_true(isnan(get_element(p.pool.dtype, dirty.out, 0)));
+            free_forward(&p, &dirty);
+        }
+        step_pair(&p, &random, 6, chunk % 2 ? 2 : 6, 6);
+    }
+    close_pair(&p);
+}
+
+/* Plans and packs are per shape and layer: calls that take turns get their own. */
+static void shapes_and_layers_take_turns(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    pair p = default_pair();
+    open_pair(&p);
+    write_prompt(&p, &random, 7);
+    forward f[4];
+    for (int i = 0; i < 4; i++) {
+        f[i] = new_forward(&p, &random, i % 2, i < 2 ? 6 : 4, i < 2 ? 6 : 2, 6);
+        f[i].args.lse = i % 2 ? NULL : f[i].lse;
+    }
+    for (int turn = 0; turn < 3; turn++) {
+        for (int i = 0; i < 4; i++)
+            attend_pair(&p, &f[i].args);
+        commit_pair(&p, 4);
+    }
+    for (int i = 0; i < 4; i++)
+        free_forward(&p, &f[i]);
+    close_pair(&p);
+}
+
+static const ckv_test_case cases[] = {
+    CKV_CASE(defaults_and_packed),
+    CKV_CASE(backend_names),
+    CKV_CASE(refuses_sizes),
+    CKV_CASE(refuses_tensors_and_options),
+    CKV_CASE(random_rollouts_match_the_reference),
+    CKV_CASE(several_tiles),
+    CKV_CASE(layouts_of_the_input_do_not_matter),
+    CKV_CASE(writes_nothing_but_out),
+    CKV_CASE(later_forwards_overwrite_staged_tokens),
+    CKV_CASE(shapes_and_layers_take_turns),
+};
+CKV_TEST_MAIN("attention", cases)
