@@ -2,6 +2,7 @@
 /* Paged attention by cuDNN: a forward of n causal blocks is a batch of n sequences, each with its row of the page table
  * and its length on the device. Plans are built once per shape, kept with the cache, and dropped with it; a forward
  * whose plan exists allocates nothing and waits for nothing. */
+#include "kernels/zero_row_tails/zero_row_tails.h"
 #include "lib/attention/backend.h"
 #include "lib/attention/cudnn_plan.h"
 #include "lib/cache/cache.h"
@@ -291,11 +292,33 @@ static ckv_status cudnn_prepare(const ckv_attention_args *args, const ckv_block_
     return CKV_OK;
 }
 
+/* cuDNN works in tiles: it multiplies the V of keys past a row's end with weights of zero (seen on an H200 with 9.19).
+ * The guard page's V is zero always; the end of the row's last page is made so before every forward. */
+static ckv_status zero_row_tails(const ckv_attention_args *args, const ckv_block_view *view, ckv_stream stream)
+{
+    const ckv_pool *pool = ckv_cache_pool(args->cache);
+    const ckv_pool_config *config = ckv_pool_get_config(pool);
+    const ckv_pool_view slots = ckv_pool_get_view(pool);
+    const ckv_zero_row_tails_params tails = {.v_plane = (char *)slots.base + args->layer * slots.layer_stride +
+                                                        slots.kv_stride,
+                                             .page_stride = slots.page_stride,
+                                             .head_stride = slots.head_stride,
+                                             .slot_stride = slots.slot_stride,
+                                             .tokens_per_page = config->tokens_per_page,
+                                             .kv_heads = config->kv_heads,
+                                             .row_bytes = ckv_pool_row_bytes(pool),
+                                             .num_blocks = args->seq_len / view->causal_block_size,
+                                             .row_pages = view->row_pages,
+                                             .rows = view->rows,
+                                             .seq_len_kv = view->seq_len_kv};
+    return ckv_pool_device(pool)->zero_row_tails(&tails, stream);
+}
+
 static ckv_status cudnn_run(const ckv_attention_args *args, const ckv_block_view *view, void *plan, ckv_stream stream)
 {
-    (void)view;
     int device_id = 0;
     CKV_TRY(current_device(&device_id));
+    CKV_TRY(zero_row_tails(args, view, stream));
     shared_handle *shared = &handles[device_id];
     ckv_status status = CKV_OK;
     pthread_mutex_lock(&handles_lock);

@@ -13,6 +13,7 @@ struct ckv_causal_layout_params;
 struct ckv_copy_kv_slots_params;
 struct ckv_exchange_heads_params;
 struct ckv_qk_norm_rope_params;
+struct ckv_zero_row_tails_params;
 
 struct ckv_device {
     const char *name;
@@ -44,6 +45,7 @@ struct ckv_device {
     ckv_status (*copy_kv_slots)(const struct ckv_copy_kv_slots_params *params, ckv_stream stream);
     ckv_status (*exchange_heads)(const struct ckv_exchange_heads_params *params, ckv_stream stream);
     ckv_status (*qk_norm_rope)(const struct ckv_qk_norm_rope_params *params, ckv_stream stream);
+    ckv_status (*zero_row_tails)(const struct ckv_zero_row_tails_params *params, ckv_stream stream);
 };
 
 /* What alloc(bytes) takes of the device's memory; -1 when that does not fit 64 bits. */

@@ -7,6 +7,7 @@
 #include "kernels/qk_norm_rope/qk_norm_rope.h"
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "kernels/scatter_kv_slots/scatter_kv_slots.h"
+#include "kernels/zero_row_tails/zero_row_tails.h"
 #include "lib/device/cuda_status.h"
 #include "lib/device/device.h"
 #include "lib/support/error.h"
@@ -146,4 +147,5 @@ const ckv_device ckv_device_cuda = {
     .copy_kv_slots = ckv_copy_kv_slots_cuda,
     .exchange_heads = ckv_exchange_heads_cuda,
     .qk_norm_rope = ckv_qk_norm_rope_cuda,
+    .zero_row_tails = ckv_zero_row_tails_cuda,
 };

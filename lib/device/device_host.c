@@ -6,6 +6,7 @@
 #include "kernels/qk_norm_rope/qk_norm_rope.h"
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "kernels/scatter_kv_slots/scatter_kv_slots.h"
+#include "kernels/zero_row_tails/zero_row_tails.h"
 #include "lib/device/device.h"
 #include "lib/support/error.h"
 
@@ -90,4 +91,5 @@ const ckv_device ckv_device_host = {
     .copy_kv_slots = ckv_copy_kv_slots_host,
     .exchange_heads = ckv_exchange_heads_host,
     .qk_norm_rope = ckv_qk_norm_rope_host,
+    .zero_row_tails = ckv_zero_row_tails_host,
 };

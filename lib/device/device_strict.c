@@ -131,6 +131,7 @@ STRICT_KERNEL(causal_layout)
 STRICT_KERNEL(copy_kv_slots)
 STRICT_KERNEL(exchange_heads)
 STRICT_KERNEL(qk_norm_rope)
+STRICT_KERNEL(zero_row_tails)
 
 const ckv_device ckv_device_strict = {
     .name = "strict",
@@ -151,4 +152,5 @@ const ckv_device ckv_device_strict = {
     .copy_kv_slots = strict_copy_kv_slots,
     .exchange_heads = strict_exchange_heads,
     .qk_norm_rope = strict_qk_norm_rope,
+    .zero_row_tails = strict_zero_row_tails,
 };

@@ -99,12 +99,23 @@ static void free_pool(ckv_pool *pool)
     free(pool);
 }
 
+/* K is NaN, so that reading the page by mistake shows. V is zero: kernels that work in tiles multiply the V of keys
+ * past the row's end with weights of zero, and 0 * NaN is NaN. */
+static ckv_status fill_guard_page(const ckv_pool *pool)
+{
+    const ckv_pool_view *view = &pool->view;
+    char *values = (char *)view->base + view->guard_page * view->page_stride + view->kv_stride;
+    CKV_TRY(ckv_pool_poison_page(pool, view->guard_page, NULL));
+    return pool->config.device->fill_2d(values, (size_t)view->layer_stride, 0, (size_t)view->kv_stride,
+                                        (size_t)pool->config.layers, NULL);
+}
+
 /* Zero everything, so that no stale NaN is ever multiplied by a zero weight, and poison the guard page. */
 static ckv_status fill_memory(const ckv_pool *pool)
 {
     const ckv_device *device = pool->config.device;
     CKV_TRY(device->fill(pool->view.base, 0, (size_t)pool->bytes, NULL));
-    CKV_TRY(ckv_pool_poison_page(pool, pool->view.guard_page, NULL));
+    CKV_TRY(fill_guard_page(pool));
     return device->wait(NULL);
 }
 

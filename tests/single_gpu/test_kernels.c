@@ -4,6 +4,7 @@
 #include "kernels/exchange_heads/exchange_heads.h"
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "kernels/scatter_kv_slots/scatter_kv_slots.h"
+#include "kernels/zero_row_tails/zero_row_tails.h"
 #include "tests/support/device_memory.h"
 #include "tests/support/random.h"
 
@@ -472,6 +473,45 @@ static void exchange_heads_packs_and_unpacks(void **state)
     test_device()->free(device_back);
 }
 
+/* Only V, only of the last page, only past the keys; a row that fills its page has no tail. */
+static void zero_row_tails_clears_what_follows_the_keys(void **state)
+{
+    (void)state;
+    enum { BLOCKS = 3, ROW_PAGES = 3 };
+    static const int32_t rows[BLOCKS * ROW_PAGES] = {2, 4, PAGES, 1, PAGES, PAGES, 0, 3, PAGES};
+    static const int32_t keys[BLOCKS] = {PAGE + 1, PAGE, 2 * PAGE - 1}; /* tails: page 4 from 1, none, page 3 from 3 */
+    ckv_random random = {ckv_test_seed()};
+    char pool[LAYER_STRIDE], expected[LAYER_STRIDE], after[LAYER_STRIDE];
+    fill_random(&random, pool, sizeof pool);
+    memcpy(expected, pool, sizeof pool);
+    for (int head = 0; head < HEADS; head++) {
+        for (int64_t slot = 4 * PAGE + 1; slot < 5 * PAGE; slot++)
+            memset(pool_row(expected, 0, 1, head, slot), 0, ROW);
+        memset(pool_row(expected, 0, 1, head, 4 * PAGE - 1), 0, ROW);
+    }
+    char *device_pool = test_upload(pool, sizeof pool);
+    int32_t *device_rows = test_upload(rows, sizeof rows), *device_keys = test_upload(keys, sizeof keys);
+    ckv_zero_row_tails_params params = {.v_plane = device_pool + KV_STRIDE,
+                                        .page_stride = PAGE_STRIDE,
+                                        .head_stride = HEAD_STRIDE,
+                                        .slot_stride = ROW,
+                                        .tokens_per_page = PAGE,
+                                        .kv_heads = HEADS,
+                                        .row_bytes = ROW,
+                                        .num_blocks = BLOCKS,
+                                        .row_pages = ROW_PAGES,
+                                        .rows = device_rows,
+                                        .seq_len_kv = device_keys};
+    assert_ok(test_device()->zero_row_tails(&params, NULL));
+    test_download(after, device_pool, sizeof after);
+    assert_memory_equal(after, expected, sizeof after);
+    params.num_blocks = 0;
+    assert_ok(test_device()->zero_row_tails(&params, NULL));
+    test_device()->free(device_pool);
+    test_device()->free(device_rows);
+    test_device()->free(device_keys);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(rotate_rows_like_roll),
     CKV_CASE(rotate_rows_extreme_shifts),
@@ -485,6 +525,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(copy_moves_many_slots),
     CKV_CASE(copy_finds_slots_outside_the_pool),
     CKV_CASE(exchange_heads_packs_and_unpacks),
+    CKV_CASE(zero_row_tails_clears_what_follows_the_keys),
 };
 
 CKV_TEST_MAIN("kernels", cases)

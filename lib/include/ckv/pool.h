@@ -50,7 +50,8 @@ CKV_API int64_t ckv_pool_bytes(const ckv_pool *pool);
 /* How to address a slot. The vector of (layer, kv, head, page, slot in page) starts at
  *   base + layer*layer_stride + page*page_stride + kv*kv_stride + head*head_stride + slot*slot_stride
  * with kv 0 for K and 1 for V; strides in bytes. Slot ids elsewhere are page * tokens_per_page + slot in page.
- * Page `guard_page` (= total pages) is filled with NaN and never owned: unused table entries name it. */
+ * Page `guard_page` (= total pages) is never owned: unused table entries name it. Its K is NaN, so that reading it by
+ * mistake shows; its V is zero, for kernels that multiply the V of keys past a row's end with weights of zero. */
 typedef struct ckv_pool_view {
     void *base;
     int64_t layer_stride, page_stride, kv_stride, head_stride, slot_stride;
