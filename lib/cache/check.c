@@ -205,6 +205,9 @@ static ckv_status check_row(const checker *c, const ckv_causal_layout_size *size
     CKV_TRY(status);
     int32_t guard_page = ckv_pool_get_view(c->cache->pool).guard_page;
     int64_t used = (keys + c->tokens_per_page - 1) / c->tokens_per_page;
+    if ((size->row_pages - used) * c->tokens_per_page < CKV_ROW_GUARD_TOKENS)
+        status =
+            VIOLATED("a row of %" PRId64 " entries uses %" PRId64 ": too few guard entries", size->row_pages, used);
     for (int64_t i = 0; status == CKV_OK && i < size->row_pages; i++)
         if (i < used ? row[i] < 0 || row[i] >= guard_page : row[i] != guard_page)
             status = VIOLATED("entry %" PRId64 " of a row is page %" PRId32, i, row[i]);

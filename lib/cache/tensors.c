@@ -35,7 +35,8 @@ static void carve_size(ckv_cache_tensors *tensors, int32_t s, carving *carver)
     size->block_size = geometry->sizes[s];
     size->num_blocks = ckv_geometry_num_blocks(geometry, s);
     size->private_pages = ckv_geometry_private_pages(geometry, s);
-    size->row_pages = tensors->max_resident_pages + size->private_pages;
+    size->row_pages = tensors->max_resident_pages + size->private_pages +
+                      ckv_ceil_div_i64(CKV_ROW_GUARD_TOKENS, geometry->tokens_per_page);
     int64_t current = size->num_blocks * 2 * (geometry->tokens_per_page - 1);
     size->rows = carve(carver, size->num_blocks, size->row_pages * (int64_t)sizeof(int32_t));
     size->kv_block_offsets = carve(carver, size->num_blocks, size->row_pages * 2 * (int64_t)sizeof(int32_t));

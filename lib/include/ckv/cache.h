@@ -15,6 +15,10 @@ extern "C" {
 
 #define CKV_MAX_CAUSAL_BLOCK_SIZES 16
 
+/* Every row ends in guard page entries for at least this many tokens: a kernel may read the table in tiles of keys that
+ * reach past the row's end. */
+#define CKV_ROW_GUARD_TOKENS 256
+
 typedef struct ckv_cache ckv_cache;
 
 typedef struct ckv_rollout_config {
