@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+enum { HELD_BYTES = 1024 };
+
 static void reverse(char *row, int64_t begin, int64_t end, size_t bytes)
 {
     char held[16];
@@ -15,6 +17,26 @@ static void reverse(char *row, int64_t begin, int64_t end, size_t bytes)
         memcpy(held, left, bytes);
         memcpy(left, right, bytes);
         memcpy(right, held, bytes);
+    }
+}
+
+/* Rotate right by 0 < shift < columns. What a short shift pushes over the edge waits aside while the rest moves. */
+static void rotate(char *row, int64_t columns, int64_t shift, size_t bytes)
+{
+    char held[HELD_BYTES];
+    size_t right = (size_t)shift * bytes, left = (size_t)(columns - shift) * bytes; /* how far each way */
+    if (right <= sizeof held) {
+        memcpy(held, row + left, right);
+        memmove(row + right, row, left);
+        memcpy(row, held, right);
+    } else if (left <= sizeof held) {
+        memcpy(held, row, left);
+        memmove(row, row + left, right);
+        memcpy(row + right, held, left);
+    } else {
+        reverse(row, 0, columns, bytes);
+        reverse(row, 0, shift, bytes);
+        reverse(row, shift, columns, bytes);
     }
 }
 
@@ -33,11 +55,7 @@ ckv_status ckv_rotate_rows_host(const ckv_rotate_rows_params *params, ckv_stream
     int64_t shift = params->shift % params->columns;
     if (shift < 0)
         shift += params->columns;
-    for (int64_t i = 0; i < params->rows && shift != 0; i++) {
-        char *row = (char *)params->data + i * params->row_stride_bytes;
-        reverse(row, 0, params->columns, (size_t)bytes);
-        reverse(row, 0, shift, (size_t)bytes);
-        reverse(row, shift, params->columns, (size_t)bytes);
-    }
+    for (int64_t i = 0; i < params->rows && shift != 0; i++)
+        rotate((char *)params->data + i * params->row_stride_bytes, params->columns, shift, (size_t)bytes);
     return CKV_OK;
 }

@@ -71,6 +71,15 @@ static void rotate_rows_more_rows_than_a_grid_dimension(void **state)
     expect_rotation(70000, 3, 4, 12, 1);
 }
 
+/* Longer than what a twin sets aside, both ways, and just not. */
+static void rotate_rows_long_rows(void **state)
+{
+    (void)state;
+    static const int64_t shifts[] = {49, -49, 256, -256, 257, -257, 624, 625};
+    for (size_t s = 0; s < sizeof shifts / sizeof *shifts; s++)
+        expect_rotation(2, 1249, 4, 1249 * 4, shifts[s]);
+}
+
 static void rotate_rows_empty_shapes(void **state)
 {
     (void)state;
@@ -516,6 +525,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(rotate_rows_like_roll),
     CKV_CASE(rotate_rows_extreme_shifts),
     CKV_CASE(rotate_rows_more_rows_than_a_grid_dimension),
+    CKV_CASE(rotate_rows_long_rows),
     CKV_CASE(rotate_rows_empty_shapes),
     CKV_CASE(rotate_rows_bad_arguments),
     CKV_CASE(scatter_reads_any_stride),
