@@ -17,10 +17,10 @@ typedef struct ckv_layout_step {
     ckv_progress *next_progress;
 } ckv_layout_step;
 
+/* `state` is what params->state points to, or a copy of it. */
 static inline CKV_HOST_DEVICE ckv_layout_step ckv_layout_step_make(const ckv_causal_layout_params *params,
-                                                                   int32_t current)
+                                                                   const ckv_layout_state *state, int32_t current)
 {
-    ckv_layout_state *state = params->state;
     ckv_layout_step step;
     step.plan = ckv_commit_plan_apply(params->tokens_per_page, params->window_tokens, state->pin_tokens,
                                       state->progress[current], params->commit_tokens);
@@ -28,7 +28,7 @@ static inline CKV_HOST_DEVICE ckv_layout_step ckv_layout_step_make(const ckv_cau
     step.resident_pages = state->resident_pages;
     step.table = params->tables + current * params->table_pages;
     step.next_table = params->tables + (1 - current) * params->table_pages;
-    step.next_progress = &state->progress[1 - current];
+    step.next_progress = &params->state->progress[1 - current];
     return step;
 }
 
@@ -89,95 +89,142 @@ static inline CKV_HOST_DEVICE void ckv_layout_write_row(const ckv_causal_layout_
     }
 }
 
-/* Partial positions before the staging offset: they come first, because positions ascend. */
-static inline CKV_HOST_DEVICE int64_t ckv_layout_committed_copies(const ckv_row_plan *plan, int64_t staging_offset)
+/* Partly visible positions of piece i that the commit copies; the others are of earlier blocks of the next forward. */
+static inline CKV_HOST_DEVICE int64_t ckv_layout_committed(const ckv_row_plan *plan, int i, int64_t staging_offset)
 {
-    int64_t copies = 0;
-    for (int i = 0; i < CKV_ROW_MAX_PIECES; i++) {
-        int64_t below = staging_offset - plan->pieces[i].first;
-        if (below > 0)
-            copies += below < plan->pieces[i].count ? below : plan->pieces[i].count;
-    }
-    return copies;
+    int64_t below = staging_offset - plan->pieces[i].first;
+    if (below <= 0)
+        return 0;
+    return below < plan->pieces[i].count ? below : plan->pieces[i].count;
 }
 
-/* The copies in front of the own tokens: made at commit for committed tokens, by every forward for earlier blocks'. */
-static inline CKV_HOST_DEVICE void ckv_layout_write_copies(const ckv_causal_layout_params *params,
-                                                           const ckv_layout_step *step,
-                                                           const ckv_causal_layout_size *size, int64_t block,
-                                                           const ckv_row_plan *plan, int64_t worker, int64_t workers)
+/* The copies in front of the own tokens that every forward makes, of earlier blocks' tokens; those of committed tokens
+ * come before them, because positions ascend. */
+static inline CKV_HOST_DEVICE void ckv_layout_write_current(const ckv_causal_layout_params *params,
+                                                            const ckv_layout_step *step,
+                                                            const ckv_causal_layout_size *size, int64_t block,
+                                                            const ckv_row_plan *plan, int64_t worker, int64_t workers)
 {
-    int64_t committed = ckv_layout_committed_copies(plan, step->staging_offset);
-    int64_t committed_capacity = 3 * (params->tokens_per_page - 1);
-    int64_t *source = size->committed_private_source + block * committed_capacity;
-    int64_t *destination = size->committed_private_destination + block * committed_capacity;
-    for (int64_t i = worker; i < committed_capacity; i += workers) {
-        source[i] = i < committed ? ckv_layout_committed_slot(params, step, ckv_row_plan_partial(plan, i)) : -1;
-        destination[i] = i < committed ? ckv_layout_private_slot(params, size, block, i) : -1;
-    }
-    int64_t current = plan->partial_tokens - committed;
-    int64_t current_capacity = 2 * (params->tokens_per_page - 1);
+    int64_t committed = 0;
+    for (int i = 0; i < CKV_ROW_MAX_PIECES; i++)
+        committed += ckv_layout_committed(plan, i, step->staging_offset);
+    int64_t used = plan->partial_tokens - committed;
+    int64_t capacity = 2 * (params->tokens_per_page - 1);
     int64_t first_token = block * size->block_size;
-    source = size->current_private_source + block * current_capacity;
-    destination = size->current_private_destination + block * current_capacity;
-    for (int64_t i = worker; i < current_capacity; i += workers) {
-        int used = i < current;
-        source[i] = used ? ckv_row_plan_partial(plan, committed + i) - step->staging_offset : first_token;
-        destination[i] = used ? ckv_layout_private_slot(params, size, block, committed + i)
-                              : ckv_layout_slot(params, step, step->staging_offset + first_token);
+    int64_t *source = size->current_private_source + block * capacity;
+    int64_t *destination = size->current_private_destination + block * capacity;
+    for (int64_t i = worker; i < capacity; i += workers) {
+        source[i] = i < used ? ckv_row_plan_partial(plan, committed + i) - step->staging_offset : first_token;
+        destination[i] = i < used ? ckv_layout_private_slot(params, size, block, committed + i)
+                                  : ckv_layout_slot(params, step, step->staging_offset + first_token);
     }
 }
 
-enum { CKV_LAYOUT_PARTS = 3 }; /* of a causal block, and of what belongs to none */
+static inline CKV_HOST_DEVICE ckv_row_plan ckv_layout_row_plan(const ckv_causal_layout_params *params,
+                                                               const ckv_layout_step *step,
+                                                               const ckv_causal_layout_size *size, int64_t block)
+{
+    return ckv_row_plan_make(params->tokens_per_page, step->plan.after.fixed_tokens, params->window_tokens,
+                             step->staging_offset + block * size->block_size, size->block_size);
+}
 
-/* Tensors of one causal block: its row, its own slots, or its copies. */
+enum { CKV_LAYOUT_PARTS = 2 }; /* of a causal block, and of what belongs to none */
+
+/* Tensors of one causal block: its row, or what forwards write to its private pages. */
 static inline CKV_HOST_DEVICE void ckv_layout_write_block(const ckv_causal_layout_params *params,
                                                           const ckv_layout_step *step,
                                                           const ckv_causal_layout_size *size, int64_t block, int part,
                                                           int64_t worker, int64_t workers)
 {
-    ckv_row_plan plan = ckv_row_plan_make(params->tokens_per_page, step->plan.after.fixed_tokens, params->window_tokens,
-                                          step->staging_offset + block * size->block_size, size->block_size);
-    switch (part) {
-    case 0:
+    ckv_row_plan plan = ckv_layout_row_plan(params, step, size, block);
+    if (part == 0) {
         if (worker == 0)
             size->seq_len_kv[block] = (int32_t)plan.seq_len_kv;
         ckv_layout_write_row(params, step, size, block, &plan, worker, workers);
-        break;
-    case 1:
-        for (int64_t i = worker; i < size->block_size; i += workers)
-            size->own_slots[block * size->block_size + i] =
-                ckv_layout_private_slot(params, size, block, plan.partial_tokens + i);
-        break;
-    default:
-        ckv_layout_write_copies(params, step, size, block, &plan, worker, workers);
+        return;
     }
+    for (int64_t i = worker; i < size->block_size; i += workers)
+        size->own_slots[block * size->block_size + i] =
+            ckv_layout_private_slot(params, size, block, plan.partial_tokens + i);
+    ckv_layout_write_current(params, step, size, block, &plan, worker, workers);
 }
 
-/* What belongs to no block: the rotated table and the advanced progress, the staged slots, or the refill's copies. */
+/* What belongs to no block: the rotated table and the advanced progress, or the staged slots. */
 static inline CKV_HOST_DEVICE void ckv_layout_write_shared(const ckv_causal_layout_params *params,
                                                            const ckv_layout_step *step, int part, int64_t worker,
                                                            int64_t workers)
 {
-    switch (part) {
-    case 0:
+    if (part == 0) {
         if (worker == 0)
             *step->next_progress = step->plan.after;
         for (int64_t i = worker; i < step->resident_pages; i += workers)
             step->next_table[i] = ckv_layout_page(step, i);
-        break;
-    case 1:
-        for (int64_t i = worker; i < params->max_staged_tokens; i += workers)
-            params->staged_slots[i] = ckv_layout_slot(params, step, step->staging_offset + i);
-        break;
-    default:
-        for (int64_t i = worker; i < params->tokens_per_page - 1; i += workers) {
-            int used = i < step->plan.refill_tokens;
-            int64_t position = step->plan.after.fixed_tokens - step->plan.refill_tokens + i;
-            params->refill_source[i] = used ? ckv_layout_committed_slot(params, step, position) : -1;
-            params->refill_destination[i] = used ? ckv_layout_slot(params, step, position) : -1;
-        }
+        return;
     }
+    for (int64_t i = worker; i < params->max_staged_tokens; i += workers)
+        params->staged_slots[i] = ckv_layout_slot(params, step, step->staging_offset + i);
+}
+
+/* What a commit copies, in runs of consecutive positions: run 0 is the refill, then CKV_ROW_MAX_PIECES of every causal
+ * block of every size. */
+typedef struct ckv_layout_run {
+    int64_t first; /* position */
+    int64_t count;
+    int64_t private_index; /* of `first` in the private pages of the block */
+    int64_t block;
+    int32_t size; /* index; -1: the refill, which goes home */
+} ckv_layout_run;
+
+typedef struct ckv_layout_copy {
+    int64_t source, destination; /* slots */
+} ckv_layout_copy;
+
+static inline CKV_HOST_DEVICE int64_t ckv_layout_num_blocks(const ckv_causal_layout_params *params)
+{
+    int64_t blocks = 0;
+    for (int32_t s = 0; s < params->num_sizes; s++)
+        blocks += params->sizes[s].num_blocks;
+    return blocks;
+}
+
+static inline CKV_HOST_DEVICE int64_t ckv_layout_num_runs(const ckv_causal_layout_params *params)
+{
+    return 1 + CKV_ROW_MAX_PIECES * ckv_layout_num_blocks(params);
+}
+
+static inline CKV_HOST_DEVICE ckv_layout_run ckv_layout_run_make(const ckv_causal_layout_params *params,
+                                                                 const ckv_layout_step *step, int64_t number)
+{
+    int64_t refill = step->plan.refill_tokens;
+    ckv_layout_run run = {step->plan.after.fixed_tokens - refill, refill, 0, 0, -1};
+    if (number == 0)
+        return run;
+    int64_t block = (number - 1) / CKV_ROW_MAX_PIECES;
+    int piece = (int)(number - 1 - block * CKV_ROW_MAX_PIECES);
+    for (run.size = 0; block >= params->sizes[run.size].num_blocks; run.size++)
+        block -= params->sizes[run.size].num_blocks;
+    ckv_row_plan plan = ckv_layout_row_plan(params, step, &params->sizes[run.size], block);
+    run.block = block;
+    for (int i = 0; i < CKV_ROW_MAX_PIECES && i <= piece; i++) {
+        if (i > 0)
+            run.private_index += run.count;
+        run.first = plan.pieces[i].first;
+        run.count = ckv_layout_committed(&plan, i, step->staging_offset);
+    }
+    return run;
+}
+
+/* The i-th copy of a run. */
+static inline CKV_HOST_DEVICE ckv_layout_copy ckv_layout_copy_make(const ckv_causal_layout_params *params,
+                                                                   const ckv_layout_step *step,
+                                                                   const ckv_layout_run *run, int64_t i)
+{
+    ckv_layout_copy copy;
+    copy.source = ckv_layout_committed_slot(params, step, run->first + i);
+    copy.destination =
+        run->size < 0 ? ckv_layout_slot(params, step, run->first + i)
+                      : ckv_layout_private_slot(params, &params->sizes[run->size], run->block, run->private_index + i);
+    return copy;
 }
 
 #endif

@@ -6,16 +6,7 @@
 namespace
 {
 
-enum { THREADS = 256, BLOCKS = 256, SOURCE_LIST = 2 };
-
-__device__ void report(const ckv_slot_check &check, int kind, int list, int64_t entry, int64_t slot)
-{
-    if (atomicCAS(&check.fault->kind, CKV_SLOT_FAULT_NONE, kind) != CKV_SLOT_FAULT_NONE)
-        return;
-    check.fault->list = list;
-    check.fault->entry = entry;
-    check.fault->slot = slot;
-}
+enum { THREADS = 256, BLOCKS = 256 };
 
 /* Grid: any, block: any, one dimension; no shared memory; 8-byte alignment. A thread takes entries one grid apart.
  * Claiming writes check.fault and check.claims, releasing (claim 0) sets the same claims back to zero. */
@@ -32,7 +23,8 @@ __global__ void __launch_bounds__(THREADS)
         bool outside = slot < 0 || slot >= num_slots;
         bool source_outside = source_slots && source >= num_slots;
         if (CLAIM && (outside || source_outside))
-            report(check, CKV_SLOT_FAULT_OUTSIDE, outside ? list.number : SOURCE_LIST, i, outside ? slot : source);
+            ckv::report_slot(check, CKV_SLOT_FAULT_OUTSIDE, outside ? list.number : ckv::SLOT_LIST_SOURCE, i,
+                             outside ? slot : source);
         if (outside)
             continue;
         auto *claim = reinterpret_cast<unsigned long long *>(&check.claims[slot]);
@@ -43,7 +35,7 @@ __global__ void __launch_bounds__(THREADS)
         }
         unsigned long long holder = atomicCAS(claim, 0ull, mine);
         if (holder != 0 && holder != mine)
-            report(check, CKV_SLOT_FAULT_TWICE, list.number, i, slot);
+            ckv::report_slot(check, CKV_SLOT_FAULT_TWICE, list.number, i, slot);
     }
 }
 

@@ -10,4 +10,21 @@
 ckv_status ckv_slot_check_cuda(const ckv_slot_check *check, const ckv_slot_list *lists, int num_lists,
                                int64_t num_slots, bool source_slots, ckv_stream stream);
 
+namespace ckv
+{
+
+enum { SLOT_LIST_DESTINATION = 0, SLOT_LIST_DESTINATION2 = 1, SLOT_LIST_SOURCE = 2 };
+
+/* Leave a fault behind, unless there is one already or nobody checks. */
+__device__ inline void report_slot(const ckv_slot_check &check, int kind, int list, int64_t entry, int64_t slot)
+{
+    if (check.fault == nullptr || atomicCAS(&check.fault->kind, CKV_SLOT_FAULT_NONE, kind) != CKV_SLOT_FAULT_NONE)
+        return;
+    check.fault->list = list;
+    check.fault->entry = entry;
+    check.fault->slot = slot;
+}
+
+} // namespace ckv
+
 #endif

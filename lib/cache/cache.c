@@ -133,7 +133,6 @@ ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ck
     cache->pin_tokens = config->pin_tokens;
     cache->resident_pages = resident_pages;
     cache->progress = (ckv_progress){0};
-    cache->last_dropped_pages = cache->last_refill_tokens = 0;
     cache->diverged = 0;
     ckv_status status = fill_pages(cache, stream);
     if (status != CKV_OK) {

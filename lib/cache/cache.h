@@ -24,8 +24,6 @@ typedef struct ckv_cache_tensors {
     int32_t *private_page_ids;       /* device [total_private_pages]; sizes ascending, then blocks */
     ckv_causal_layout_params layout; /* complete but for commit_tokens; what a rollout changes is on the device */
     int32_t *seq_len_q[CKV_MAX_CAUSAL_BLOCK_SIZES]; /* device [blocks of the size] */
-    int64_t copy_entries;                           /* refill, then the committed_private lists of every size */
-    int64_t *copy_source, *copy_destination;        /* device [copy_entries] */
     int64_t *edit_source, *edit_destination;        /* device [CKV_EDIT_ENTRIES] */
     void *zero_vector;                              /* device, one head vector of zeros */
     ckv_slot_check check;                           /* builds that check, else NULL */
@@ -53,8 +51,6 @@ struct ckv_cache {
     int64_t pin_tokens;
     int64_t resident_pages;
     ckv_progress progress;
-    int64_t last_dropped_pages; /* by the last commit: where its refill read from */
-    int64_t last_refill_tokens;
     int diverged; /* the device failed inside a commit: mirror and device may differ until the next open */
 };
 
@@ -80,8 +76,8 @@ int64_t ckv_cache_home_slot(const ckv_cache *cache, int64_t position);
 /* First page id, in the host's mirror, of a block's private pages. */
 const int32_t *ckv_cache_private_pages(const ckv_cache *cache, int32_t size, int64_t block);
 
-/* The device's half of a commit: advance the state, rewrite every kernel-facing tensor, make the private copies. Two
- * launches. With 0 tokens: only write. The mirror is not touched. */
+/* The device's half of a commit: advance the state, rewrite every kernel-facing tensor, make the private copies. One
+ * launch. With 0 tokens: only write. The mirror is not touched. */
 ckv_status ckv_cache_enqueue_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream);
 
 /* What a captured forward's validity depends on besides its tensors: never the same for two geometries or caches. */

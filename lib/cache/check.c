@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cache's invariants, checked from what is on the device. Rows are checked by turning every slot they read back
- * into a resident position and comparing with the definition of visibility, token by token, without ckv_row_plan. */
+ * into a resident position and comparing with the definition of visibility, token by token, without ckv_row_plan. What
+ * a private slot that no forward writes is a copy of, its place in the row says; then its contents must be the home
+ * slot's. */
 #include "lib/cache/cache.h"
 #include "lib/support/error.h"
 
@@ -22,6 +24,7 @@ typedef struct checker {
     int64_t *home_position; /* [num_slots] resident position whose home the slot is */
     int64_t *copy_position; /* [num_slots] resident position a private slot holds a copy of */
     int64_t *writer;        /* [num_slots] block that owns a private slot, numbered over all sizes; -1 home or free */
+    char *seen;             /* [resident tokens] positions that a key of the block at hand has been found to be */
 } checker;
 
 /* A host copy of a device array; NULL when memory or the device fails. */
@@ -56,7 +59,7 @@ static ckv_status check_fault(const checker *c)
 static ckv_status check_progress(const checker *c, const ckv_layout_state *state)
 {
     const ckv_cache *cache = c->cache;
-    const ckv_progress *progress = &state->progress[state->current];
+    const ckv_progress *progress = &state->progress[ckv_layout_current(state)];
     if (state->pin_tokens != cache->pin_tokens || state->resident_pages != cache->resident_pages ||
         memcmp(progress, &cache->progress, sizeof *progress) != 0)
         return VIOLATED("the device has %" PRId64 " fixed and %" PRId64 " history tokens, the mirror %" PRId64
@@ -70,10 +73,19 @@ static ckv_status check_progress(const checker *c, const ckv_layout_state *state
 static ckv_status check_pages(checker *c)
 {
     const ckv_cache *cache = c->cache;
+    const ckv_cache_tensors *tensors = cache->tensors;
     int64_t pages = ckv_cache_held_pages(cache);
-    const int32_t *mirror = cache->tensors->host_pages;
+    const int32_t *mirror = tensors->host_pages;
     if (memcmp(c->table, mirror, (size_t)cache->resident_pages * sizeof *mirror) != 0)
         return VIOLATED("the device's page table differs from the host's mirror");
+    ckv_status status;
+    int32_t *private_pages = fetch(c, tensors->private_page_ids, tensors->total_private_pages, sizeof *mirror, &status);
+    CKV_TRY(status);
+    int same = memcmp(private_pages, mirror + cache->resident_pages,
+                      (size_t)tensors->total_private_pages * sizeof *mirror) == 0;
+    free(private_pages);
+    if (!same)
+        return VIOLATED("the device's private pages differ from the host's mirror");
     for (int64_t i = 0; i < pages; i++) {
         if (ckv_pool_page_owner(cache->pool, mirror[i]) != cache->user)
             return VIOLATED("page %" PRId32 " is in use but not held", mirror[i]);
@@ -102,17 +114,6 @@ static void number_private_slots(checker *c)
             }
 }
 
-/* Where the commit's copy read from: the fixed tail may have come from the page that rotated away. */
-static int64_t source_position(const checker *c, int64_t slot)
-{
-    const ckv_cache *cache = c->cache;
-    int64_t position = c->home_position[slot];
-    int64_t moved_page = cache->resident_pages - cache->last_dropped_pages;
-    if (cache->last_refill_tokens > 0 && position / c->tokens_per_page == moved_page)
-        return cache->progress.fixed_tokens / c->tokens_per_page * c->tokens_per_page + position % c->tokens_per_page;
-    return position;
-}
-
 static ckv_status record_copy(checker *c, int64_t slot, int64_t position, int64_t number)
 {
     if (slot < 0 || slot >= c->num_slots || c->writer[slot] != number)
@@ -124,79 +125,172 @@ static ckv_status record_copy(checker *c, int64_t slot, int64_t position, int64_
     return CKV_OK;
 }
 
-/* Invariant 3: collect what every private slot of a block holds; no slot gets two values. */
+/* Invariant 3: collect what forwards write to private slots of a block; no slot gets two values. */
 static ckv_status collect_copies(checker *c, const ckv_causal_layout_size *size, int64_t block, int64_t number)
 {
     int64_t staging_offset = ckv_cache_staging_offset(c->cache);
-    int64_t currents = 2 * (c->tokens_per_page - 1), committeds = 3 * (c->tokens_per_page - 1);
-    ckv_status status[5];
-    int64_t *committed_source =
-        fetch(c, size->committed_private_source + block * committeds, committeds, 8, &status[0]);
-    int64_t *committed_destination =
-        fetch(c, size->committed_private_destination + block * committeds, committeds, 8, &status[1]);
-    int64_t *current_source = fetch(c, size->current_private_source + block * currents, currents, 8, &status[2]);
+    int64_t currents = 2 * (c->tokens_per_page - 1);
+    ckv_status status[3];
+    int64_t *current_source = fetch(c, size->current_private_source + block * currents, currents, 8, &status[0]);
     int64_t *current_destination =
-        fetch(c, size->current_private_destination + block * currents, currents, 8, &status[3]);
-    int64_t *own = fetch(c, size->own_slots + block * size->block_size, size->block_size, 8, &status[4]);
+        fetch(c, size->current_private_destination + block * currents, currents, 8, &status[1]);
+    int64_t *own = fetch(c, size->own_slots + block * size->block_size, size->block_size, 8, &status[2]);
     ckv_status result = CKV_OK;
-    for (int i = 0; i < 5 && result == CKV_OK; i++)
+    for (int i = 0; i < 3 && result == CKV_OK; i++)
         result = status[i];
-    for (int64_t i = 0; result == CKV_OK && i < committeds; i++)
-        if (committed_source[i] >= 0)
-            result = record_copy(c, committed_destination[i], source_position(c, committed_source[i]), number);
     for (int64_t i = 0; result == CKV_OK && i < currents; i++) {
         int64_t position = staging_offset + current_source[i];
-        if (c->home_position[current_destination[i]] != position) /* else a repeat of the home write */
-            result = record_copy(c, current_destination[i], position, number);
+        int64_t slot = current_destination[i];
+        int in_pool = slot >= 0 && slot < c->num_slots;
+        if (!in_pool || c->home_position[slot] != position) /* else a repeat of the home write */
+            result = record_copy(c, slot, position, number);
     }
     for (int64_t i = 0; result == CKV_OK && i < size->block_size; i++)
         result = record_copy(c, own[i], staging_offset + block * size->block_size + i, number);
-    free(committed_source);
-    free(committed_destination);
     free(current_source);
     free(current_destination);
     free(own);
     return result;
 }
 
-/* The position a row reads at key i, or UNKNOWN_POSITION when the slot is not one this block may read. */
-static int64_t key_position(const checker *c, const int32_t *row, int64_t key, int64_t number)
+/* A block as check_keys sees it. */
+typedef struct block_keys {
+    const int32_t *row;
+    int64_t keys;
+    int64_t start; /* position of its first token */
+    int64_t size;
+    int64_t number;
+} block_keys;
+
+static int is_visible(const checker *c, const block_keys *b, int64_t position)
 {
-    int64_t slot = row[key / c->tokens_per_page] * c->tokens_per_page + key % c->tokens_per_page;
-    if (c->home_position[slot] != UNKNOWN_POSITION)
-        return c->home_position[slot];
-    return c->writer[slot] == number ? c->copy_position[slot] : UNKNOWN_POSITION;
+    int64_t window_start = b->start - c->cache->tensors->geometry.window_tokens;
+    return position >= 0 && position < b->start &&
+           (position < c->cache->progress.fixed_tokens || position >= window_start);
 }
 
-/* Invariant 2: the keys are exactly the visible positions, each once, own tokens last and in order. */
-static ckv_status check_keys(const checker *c, const int32_t *row, int64_t keys, int64_t block_start,
-                             int64_t block_size, int64_t number, char *seen)
+static int64_t slot_of_key(const checker *c, const block_keys *b, int64_t key)
 {
-    int64_t fixed = c->cache->progress.fixed_tokens;
-    int64_t window_start = block_start - c->cache->tensors->geometry.window_tokens;
-    int64_t expected = fixed + block_size;
-    for (int64_t position = fixed; position < block_start; position++)
-        expected += position >= window_start;
-    if (keys != expected)
-        return VIOLATED("a block at position %" PRId64 " reads %" PRId64 " keys instead of %" PRId64, block_start, keys,
-                        expected);
-    memset(seen, 0, (size_t)(c->cache->resident_pages * c->tokens_per_page));
-    for (int64_t key = 0; key < keys; key++) {
-        int64_t position = key_position(c, row, key, number);
-        int own = key >= keys - block_size;
-        int visible = own ? position == block_start + key - (keys - block_size)
-                          : (position >= 0 && position < block_start && (position < fixed || position >= window_start));
-        if (!visible || seen[position])
+    return b->row[key / c->tokens_per_page] * c->tokens_per_page + key % c->tokens_per_page;
+}
+
+/* The block's own slot, which the commit fills: no forward does. */
+static int is_filled_by_commit(const checker *c, const block_keys *b, int64_t slot)
+{
+    return c->writer[slot] == b->number && c->copy_position[slot] == UNKNOWN_POSITION;
+}
+
+/* The keys at home or written by forwards: visible positions, each once; own tokens last and in order. */
+static ckv_status check_known_keys(const checker *c, const block_keys *b)
+{
+    for (int64_t key = 0; key < b->keys; key++) {
+        int64_t slot = slot_of_key(c, b, key);
+        if (is_filled_by_commit(c, b, slot))
+            continue;
+        int64_t position = c->home_position[slot];
+        if (position == UNKNOWN_POSITION && c->writer[slot] == b->number)
+            position = c->copy_position[slot];
+        int64_t own = key - (b->keys - b->size);
+        int visible = own >= 0 ? position == b->start + own : is_visible(c, b, position);
+        if (!visible || c->seen[position])
             return VIOLATED("key %" PRId64 " of the block at position %" PRId64 " is position %" PRId64 "%s", key,
-                            block_start, position, visible ? " again" : ", which it must not see");
-        seen[position] = 1;
+                            b->start, position, visible ? " again" : ", which it must not see");
+        c->seen[position] = 1;
     }
     return CKV_OK;
 }
 
+/* What remains to be seen, ascending, is what the commit has copied. */
+static ckv_status assign_committed_keys(checker *c, const block_keys *b)
+{
+    int64_t staging_offset = ckv_cache_staging_offset(c->cache), position = 0;
+    for (int64_t key = 0; key < b->keys; key++) {
+        int64_t slot = slot_of_key(c, b, key);
+        if (!is_filled_by_commit(c, b, slot))
+            continue;
+        while (position < staging_offset && (c->seen[position] || !is_visible(c, b, position)))
+            position++;
+        if (position == staging_offset)
+            return VIOLATED("key %" PRId64 " of the block at position %" PRId64 " reads slot %" PRId64
+                            ", which nobody writes",
+                            key, b->start, slot);
+        c->seen[position] = 1;
+        c->copy_position[slot] = position;
+    }
+    return CKV_OK;
+}
+
+/* Invariant 2: the keys are exactly the visible positions, each once, own tokens last and in order. */
+static ckv_status check_keys(checker *c, const block_keys *b)
+{
+    int64_t expected = b->size;
+    for (int64_t position = 0; position < b->start; position++)
+        expected += is_visible(c, b, position);
+    if (b->keys != expected)
+        return VIOLATED("a block at position %" PRId64 " reads %" PRId64 " keys instead of %" PRId64, b->start, b->keys,
+                        expected);
+    memset(c->seen, 0, (size_t)(c->cache->resident_pages * c->tokens_per_page));
+    CKV_TRY(check_known_keys(c, b));
+    return assign_committed_keys(c, b);
+}
+
+/* K and V of a page of a layer, on the host. */
+typedef struct page_copy {
+    char *bytes;
+    int64_t layer, page; /* -1: none */
+} page_copy;
+
+static ckv_status fetch_page(const checker *c, int64_t layer, int64_t page, page_copy *copy)
+{
+    if (copy->layer == layer && copy->page == page)
+        return CKV_OK;
+    ckv_pool_view pool = ckv_pool_get_view(c->cache->pool);
+    copy->layer = layer;
+    copy->page = page;
+    return c->device->download(copy->bytes, (char *)pool.base + layer * pool.layer_stride + page * pool.page_stride,
+                               (size_t)pool.page_stride, c->stream);
+}
+
+/* What private slots hold of committed tokens is what their home slots hold. */
+static ckv_status check_slot_contents(const checker *c, int64_t layer, int64_t slot, page_copy *private_page,
+                                      page_copy *home_page)
+{
+    const ckv_pool_config *config = ckv_pool_get_config(c->cache->pool);
+    ckv_pool_view pool = ckv_pool_get_view(c->cache->pool);
+    int64_t home = ckv_cache_home_slot(c->cache, c->copy_position[slot]);
+    CKV_TRY(fetch_page(c, layer, slot / c->tokens_per_page, private_page));
+    CKV_TRY(fetch_page(c, layer, home / c->tokens_per_page, home_page));
+    for (int64_t row = 0; row < 2 * config->kv_heads; row++) {
+        int64_t plane = row / config->kv_heads * pool.kv_stride + row % config->kv_heads * pool.head_stride;
+        if (memcmp(private_page->bytes + plane + slot % c->tokens_per_page * pool.slot_stride,
+                   home_page->bytes + plane + home % c->tokens_per_page * pool.slot_stride,
+                   (size_t)ckv_pool_row_bytes(c->cache->pool)) != 0)
+            return VIOLATED("slot %" PRId64 " of layer %" PRId64 " does not hold the copy of slot %" PRId64
+                            ", position %" PRId64,
+                            slot, layer, home, c->copy_position[slot]);
+    }
+    return CKV_OK;
+}
+
+static ckv_status check_contents(const checker *c)
+{
+    int64_t staging_offset = ckv_cache_staging_offset(c->cache);
+    size_t page_bytes = (size_t)ckv_pool_get_view(c->cache->pool).page_stride;
+    page_copy private_page = {malloc(page_bytes), -1, -1}, home_page = {malloc(page_bytes), -1, -1};
+    ckv_status status = CKV_OK;
+    if (private_page.bytes == NULL || home_page.bytes == NULL)
+        status = ckv_fail(CKV_ERROR_MEMORY, "cache check: out of host memory");
+    for (int64_t layer = 0; layer < ckv_pool_get_config(c->cache->pool)->layers; layer++)
+        for (int64_t slot = 0; status == CKV_OK && slot < c->num_slots; slot++)
+            if (c->copy_position[slot] != UNKNOWN_POSITION && c->copy_position[slot] < staging_offset)
+                status = check_slot_contents(c, layer, slot, &private_page, &home_page);
+    free(private_page.bytes);
+    free(home_page.bytes);
+    return status;
+}
+
 /* Invariant 6: what follows the keys is the guard page. */
-static ckv_status check_row(const checker *c, const ckv_causal_layout_size *size, int64_t block, int64_t number,
-                            char *seen)
+static ckv_status check_row(checker *c, const ckv_causal_layout_size *size, int64_t block, int64_t number)
 {
     int32_t keys;
     CKV_TRY(c->device->download(&keys, size->seq_len_kv + block, sizeof keys, c->stream));
@@ -211,14 +305,18 @@ static ckv_status check_row(const checker *c, const ckv_causal_layout_size *size
     for (int64_t i = 0; status == CKV_OK && i < size->row_pages; i++)
         if (i < used ? row[i] < 0 || row[i] >= guard_page : row[i] != guard_page)
             status = VIOLATED("entry %" PRId64 " of a row is page %" PRId32, i, row[i]);
+    block_keys b = {.row = row,
+                    .keys = keys,
+                    .start = ckv_cache_staging_offset(c->cache) + block * size->block_size,
+                    .size = size->block_size,
+                    .number = number};
     if (status == CKV_OK)
-        status = check_keys(c, row, keys, ckv_cache_staging_offset(c->cache) + block * size->block_size,
-                            size->block_size, number, seen);
+        status = check_keys(c, &b);
     free(row);
     return status;
 }
 
-static ckv_status check_rows(checker *c, char *seen)
+static ckv_status check_rows(checker *c)
 {
     const ckv_cache_tensors *tensors = c->cache->tensors;
     int64_t number = 0;
@@ -226,7 +324,7 @@ static ckv_status check_rows(checker *c, char *seen)
         const ckv_causal_layout_size *size = &tensors->layout.sizes[s];
         for (int64_t block = 0; block < size->num_blocks; block++, number++) {
             CKV_TRY(collect_copies(c, size, block, number));
-            CKV_TRY(check_row(c, size, block, number, seen));
+            CKV_TRY(check_row(c, size, block, number));
         }
     }
     return CKV_OK;
@@ -248,18 +346,18 @@ ckv_status ckv_cache_check(const ckv_cache *cache, ckv_stream stream)
     ckv_layout_state state;
     CKV_TRY(check_fault(&c));
     CKV_TRY(c.device->download(&state, layout->state, sizeof state, stream));
-    if (state.current < 0 || state.current > 1 || state.arrivals != 0)
-        return VIOLATED("the device's state is not one: current %" PRId32 ", %" PRIu32 " arrivals", state.current,
-                        state.arrivals);
+    if (state.arrivals != 0 && state.arrivals != state.blocks)
+        return VIOLATED("%" PRIu32 " of %" PRIu32 " blocks have arrived at the device's state", state.arrivals,
+                        state.blocks);
     CKV_TRY(check_progress(&c, &state));
     ckv_status status;
-    c.table = fetch(&c, layout->tables + state.current * layout->table_pages, cache->resident_pages, sizeof *c.table,
-                    &status);
+    c.table = fetch(&c, layout->tables + ckv_layout_current(&state) * layout->table_pages, cache->resident_pages,
+                    sizeof *c.table, &status);
     c.home_position = malloc((size_t)c.num_slots * sizeof *c.home_position);
     c.copy_position = malloc((size_t)c.num_slots * sizeof *c.copy_position);
     c.writer = malloc((size_t)c.num_slots * sizeof *c.writer);
-    char *seen = malloc((size_t)(cache->resident_pages * c.tokens_per_page));
-    if (status == CKV_OK && (!c.home_position || !c.copy_position || !c.writer || !seen))
+    c.seen = malloc((size_t)(cache->resident_pages * c.tokens_per_page));
+    if (status == CKV_OK && (!c.home_position || !c.copy_position || !c.writer || !c.seen))
         status = ckv_fail(CKV_ERROR_MEMORY, "cache check: out of host memory");
     if (status == CKV_OK) {
         memset(c.home_position, 0xff, (size_t)c.num_slots * sizeof *c.home_position);
@@ -269,12 +367,14 @@ ckv_status ckv_cache_check(const ckv_cache *cache, ckv_stream stream)
     }
     if (status == CKV_OK) {
         number_private_slots(&c);
-        status = check_rows(&c, seen);
+        status = check_rows(&c);
     }
+    if (status == CKV_OK)
+        status = check_contents(&c);
     free(c.table);
     free(c.home_position);
     free(c.copy_position);
     free(c.writer);
-    free(seen);
+    free(c.seen);
     return status;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commit. The device advances by itself: its state, the table, every kernel-facing tensor and the copies, in two
- * launches whose arguments know nothing of the rollout's past. The host computes the same numbers for its mirror. */
-#include "kernels/copy_kv_slots/copy_kv_slots.h"
+/* Commit. The device advances by itself: its state, the table, every kernel-facing tensor and the copies, in one launch
+ * whose arguments know nothing of the rollout's past. The host computes the same numbers for its mirror. */
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "lib/cache/cache.h"
 #include "lib/support/error.h"
@@ -10,21 +9,9 @@
 
 ckv_status ckv_cache_enqueue_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream)
 {
-    const ckv_device *device = ckv_pool_device(cache->pool);
-    const ckv_pool_config *config = ckv_pool_get_config(cache->pool);
-    ckv_cache_tensors *tensors = cache->tensors;
-    tensors->layout.commit_tokens = tokens;
-    CKV_TRY(device->causal_layout(&tensors->layout, stream));
-    ckv_copy_kv_slots_params copy = {.pool = ckv_pool_get_view(cache->pool),
-                                     .tokens_per_page = config->tokens_per_page,
-                                     .layers = config->layers,
-                                     .kv_heads = config->kv_heads,
-                                     .row_bytes = ckv_pool_row_bytes(cache->pool),
-                                     .entries = tensors->copy_entries,
-                                     .source = tensors->copy_source,
-                                     .destination = tensors->copy_destination,
-                                     .check = tensors->check};
-    return device->copy_kv_slots(&copy, stream);
+    ckv_causal_layout_params *layout = &cache->tensors->layout;
+    layout->commit_tokens = tokens;
+    return ckv_pool_device(cache->pool)->causal_layout(layout, stream);
 }
 
 /* The mirror's half of a commit. */
@@ -37,8 +24,6 @@ static ckv_status advance_mirror(ckv_cache *cache, const ckv_commit_plan *plan)
                                        .shift = -plan->dropped_pages};
     CKV_TRY(ckv_rotate_rows_host(&rotation, NULL));
     cache->progress = plan->after;
-    cache->last_dropped_pages = plan->dropped_pages;
-    cache->last_refill_tokens = plan->refill_tokens;
     return CKV_OK;
 }
 

@@ -47,27 +47,6 @@ static void carve_size(ckv_cache_tensors *tensors, int32_t s, carving *carver)
     size->current_private_destination = carve(carver, current, sizeof(int64_t));
 }
 
-/* The copy list of a commit is one launch: refill entries, then every size's committed_private entries. */
-static void carve_copy_list(ckv_cache_tensors *tensors, carving *carver)
-{
-    int64_t per_piece = tensors->geometry.tokens_per_page - 1;
-    tensors->copy_entries = per_piece;
-    for (int32_t s = 0; s < tensors->geometry.num_sizes; s++)
-        tensors->copy_entries += tensors->layout.sizes[s].num_blocks * 3 * per_piece;
-    tensors->copy_source = carve(carver, tensors->copy_entries, sizeof(int64_t));
-    tensors->copy_destination = carve(carver, tensors->copy_entries, sizeof(int64_t));
-    if (carver->base == NULL)
-        return;
-    tensors->layout.refill_source = tensors->copy_source;
-    tensors->layout.refill_destination = tensors->copy_destination;
-    int64_t at = per_piece;
-    for (int32_t s = 0; s < tensors->geometry.num_sizes; s++) {
-        tensors->layout.sizes[s].committed_private_source = tensors->copy_source + at;
-        tensors->layout.sizes[s].committed_private_destination = tensors->copy_destination + at;
-        at += tensors->layout.sizes[s].num_blocks * 3 * per_piece;
-    }
-}
-
 static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, int64_t num_slots, void *base)
 {
     carving carver = {.base = base};
@@ -83,13 +62,13 @@ static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, int64_t 
             tensors->layout.sizes[s].private_page_ids = tensors->private_page_ids + private_at;
         private_at += tensors->layout.sizes[s].num_blocks * tensors->layout.sizes[s].private_pages;
     }
-    carve_copy_list(tensors, &carver);
     tensors->edit_source = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
     tensors->edit_destination = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
     tensors->zero_vector = carve(&carver, row_bytes, 1);
 #ifdef CKV_CHECKS
     tensors->check.fault = carve(&carver, 1, sizeof(ckv_slot_fault));
     tensors->check.claims = carve(&carver, num_slots, sizeof(int64_t));
+    tensors->layout.check = tensors->check;
 #else
     (void)num_slots;
 #endif
@@ -149,11 +128,16 @@ ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry,
     tensors->geometry = *geometry;
     ckv_status status = ckv_geometry_total_private_pages(geometry, &tensors->total_private_pages);
     tensors->max_resident_pages = cache->max_pages - tensors->total_private_pages;
+    const ckv_pool_config *pool = ckv_pool_get_config(cache->pool);
     tensors->layout = (ckv_causal_layout_params){.tokens_per_page = geometry->tokens_per_page,
                                                  .window_tokens = geometry->window_tokens,
                                                  .max_staged_tokens = geometry->max_staged_tokens,
                                                  .guard_page = ckv_pool_get_view(cache->pool).guard_page,
                                                  .table_pages = tensors->max_resident_pages,
+                                                 .pool = ckv_pool_get_view(cache->pool),
+                                                 .layers = pool->layers,
+                                                 .kv_heads = pool->kv_heads,
+                                                 .row_bytes = ckv_pool_row_bytes(cache->pool),
                                                  .num_sizes = geometry->num_sizes};
     if (status == CKV_OK)
         status = allocate(tensors, cache->pool);

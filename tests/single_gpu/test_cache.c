@@ -419,7 +419,7 @@ static void expect_corruption_found(const ckv_cache *cache, void *address, size_
     assert_ok(ckv_cache_check(cache, NULL));
 }
 
-/* The check itself must see a corrupted table, mirror, state, row, length and copy list. */
+/* The check itself must see a corrupted table, mirror, state, row, length, copy list and copy. */
 static void check_finds_corruption(void **state)
 {
     (void)state;
@@ -435,20 +435,23 @@ static void check_finds_corruption(void **state)
     const ckv_causal_layout_params *layout = &cache->tensors->layout;
     ckv_layout_state device_state;
     test_download(&device_state, layout->state, sizeof device_state);
-    int32_t *table = layout->tables + device_state.current * layout->table_pages;
+    int32_t *table = layout->tables + ckv_layout_current(&device_state) * layout->table_pages;
     const ckv_causal_layout_size *size = &layout->sizes[0];
-    int32_t *entries[] = {table, size->rows, size->seq_len_kv, size->rows + size->row_pages - 1};
+    int32_t *entries[] = {table, size->rows, size->seq_len_kv, size->rows + size->row_pages - 1,
+                          cache->tensors->private_page_ids};
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++)
         expect_corruption_found(cache, entries[i], sizeof *entries[i]);
-    int64_t *slots[] = {size->own_slots,
-                        size->committed_private_source,
-                        size->committed_private_destination,
-                        size->current_private_source + 3 * 14,
-                        size->current_private_destination + 3 * 14,
-                        &layout->state->pin_tokens,
-                        &layout->state->progress[device_state.current].history_tokens};
+    int64_t *slots[] = {size->own_slots, size->current_private_source + 3 * 14,
+                        size->current_private_destination + 3 * 14, &layout->state->pin_tokens,
+                        &layout->state->progress[ckv_layout_current(&device_state)].history_tokens};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         expect_corruption_found(cache, slots[i], sizeof *slots[i]);
+    expect_corruption_found(cache, &layout->state->arrivals, sizeof layout->state->arrivals);
+    /* The first private page begins with the copy of position 16. */
+    ckv_pool_view pool = ckv_pool_get_view(cache->pool);
+    char *copy = (char *)pool.base + ckv_cache_private_pages(cache, 0, 0)[0] * pool.page_stride;
+    expect_corruption_found(cache, copy, sizeof(float));
+    expect_corruption_found(cache, copy + pool.kv_stride, sizeof(float));
     ckv_cache_destroy(&cache);
 }
 

@@ -49,10 +49,11 @@ static ckv_status count_layout(const ckv_causal_layout_params *params, ckv_strea
     return test_device()->causal_layout(params, stream);
 }
 
-static ckv_status count_copy(const ckv_copy_kv_slots_params *params, ckv_stream stream)
+static ckv_status refuse_copy(const ckv_copy_kv_slots_params *params, ckv_stream stream)
 {
-    launches++;
-    return test_device()->copy_kv_slots(params, stream);
+    (void)params;
+    (void)stream;
+    return CKV_ERROR_INTERNAL;
 }
 
 static ckv_status refuse_rotate(const ckv_rotate_rows_params *params, ckv_stream stream)
@@ -78,8 +79,8 @@ static ckv_status refuse_upload(void *destination, const void *source, size_t by
     return CKV_ERROR_INTERNAL;
 }
 
-/* Every commit, dropping pages and refilling or not, is one layout and one copy on the device, and no transfer. */
-static void commit_is_two_launches(void **state)
+/* Every commit, dropping pages and refilling or not, is one launch on the device, and no transfer. */
+static void commit_is_one_launch(void **state)
 {
     (void)state;
     ckv_device device = *test_device();
@@ -91,19 +92,19 @@ static void commit_is_two_launches(void **state)
     assert_ok(ckv_cache_create(&pool, &cache));
     assert_ok(ckv_cache_open(cache, &config, NULL));
     device.causal_layout = count_layout;
-    device.copy_kv_slots = count_copy;
+    device.copy_kv_slots = refuse_copy;
     device.rotate_rows = refuse_rotate;
     device.scatter_kv_slots = refuse_scatter;
     device.upload = refuse_upload;
     for (int chunk = 1; chunk <= 10; chunk++) {
         launches = 0;
         assert_ok(ckv_cache_commit(cache, 12, NULL));
-        assert_int_equal(launches, 2);
+        assert_int_equal(launches, 1);
     }
     ckv_cache_destroy(&cache);
 }
 
-static ckv_status failing_copy(const ckv_copy_kv_slots_params *params, ckv_stream stream)
+static ckv_status failing_layout(const ckv_causal_layout_params *params, ckv_stream stream)
 {
     (void)params;
     (void)stream;
@@ -121,7 +122,7 @@ static void failed_commit_loses_the_rollout(void **state)
     ckv_cache *cache;
     assert_ok(ckv_cache_create(&pool, &cache));
     assert_ok(ckv_cache_open(cache, &config, NULL));
-    device.copy_kv_slots = failing_copy;
+    device.causal_layout = failing_layout;
     assert_status(ckv_cache_commit(cache, 12, NULL), CKV_ERROR_DEVICE);
     device = *test_device();
     assert_status(ckv_cache_commit(cache, 12, NULL), CKV_ERROR_STATE);
@@ -186,6 +187,50 @@ static void faults_of_checked_launches_are_reported(void **state)
     ckv_cache_destroy(&cache);
 }
 
+/* A private page outside the pool: the copies to it are not made. Host twins refuse the commit and change nothing, a
+ * GPU reports the first of them where it checks. */
+static void commit_copies_nothing_outside_the_pool(void **state)
+{
+    (void)state;
+    ckv_rollout_config config = rollout(5, 20, 12, SIZES(12), 1);
+    ckv_cache *cache = open_exact(2, 1, 8, &config);
+    prompt(cache, 5);
+    forward_and_expect(cache, 12, 12);
+    int32_t page, outside = (int32_t)ckv_pool_get_view(cache->pool).total_pages + 7;
+    test_download(&page, cache->tensors->private_page_ids, sizeof page);
+    assert_ok(test_device()->upload(cache->tensors->private_page_ids, &outside, sizeof outside, NULL));
+    ckv_status status = ckv_cache_enqueue_commit(cache, 12, NULL);
+    if (test_kernels_refuse()) {
+        assert_status(status, CKV_ERROR_INVALID);
+        assert_non_null(strstr(ckv_last_error(), "entry 0 copies slot"));
+        assert_ok(test_device()->upload(cache->tensors->private_page_ids, &page, sizeof page, NULL));
+        assert_ok(ckv_cache_check(cache, NULL));
+        assert_ok(model_commit(&model, cache, 12));
+        forward_and_expect(cache, 12, 12);
+    } else {
+        assert_ok(status);
+        assert_status(ckv_cache_check(cache, NULL), CKV_ERROR_INTERNAL);
+        assert_non_null(
+            strstr(ckv_last_error(), cache->tensors->check.fault != NULL ? ", outside the pool" : "mirror"));
+    }
+    ckv_cache_destroy(&cache);
+}
+
+/* More runs of copies than a warp lists at a time, and more copies than a tile of 512. */
+static void commit_of_many_blocks(void **state)
+{
+    (void)state;
+    ckv_rollout_config config = rollout(13, 100, 40, SIZES(1, 3, 40), 3);
+    ckv_cache *cache = open_exact(1, 1, 32, &config);
+    for (int chunk = 0; chunk < 8; chunk++) {
+        forward_and_expect(cache, 39, chunk % 2 ? 3 : 1);
+        assert_ok(model_commit(&model, cache, chunk % 3 ? 39 : 40));
+        assert_ok(ckv_cache_check(cache, NULL));
+    }
+    forward_and_expect(cache, 40, 40);
+    ckv_cache_destroy(&cache);
+}
+
 /* CKV_POISON=1 poisons whatever the config says. */
 static void poison_from_the_environment(void **state)
 {
@@ -204,9 +249,14 @@ static void poison_from_the_environment(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(replayed_commits_are_followed),   CKV_CASE(commit_is_two_launches),
-    CKV_CASE(failed_commit_loses_the_rollout), CKV_CASE(long_edits_go_in_pieces),
-    CKV_CASE(poison_from_the_environment),     CKV_CASE(faults_of_checked_launches_are_reported),
+    CKV_CASE(replayed_commits_are_followed),
+    CKV_CASE(commit_is_one_launch),
+    CKV_CASE(failed_commit_loses_the_rollout),
+    CKV_CASE(commit_of_many_blocks),
+    CKV_CASE(long_edits_go_in_pieces),
+    CKV_CASE(poison_from_the_environment),
+    CKV_CASE(faults_of_checked_launches_are_reported),
+    CKV_CASE(commit_copies_nothing_outside_the_pool),
 };
 
 CKV_TEST_MAIN("commit", cases)
