@@ -73,7 +73,7 @@ ckv_status ckv_ulysses_kv_heads_per_rank(const ckv_ulysses_config *config, int r
 
 int64_t ckv_ulysses_rows_per_rank(int64_t seq_len, int ranks)
 {
-    return ckv_ulysses_rows(seq_len, ranks);
+    return seq_len > 0 && ranks > 0 ? ckv_ulysses_rows(seq_len, ranks) : 0;
 }
 
 static ckv_status create_local(ckv_comm *comm, const ckv_ulysses_config *config, ckv_ulysses **ulysses_out)
@@ -164,13 +164,7 @@ static ckv_status check_args(const ckv_ulysses *ulysses, const ckv_attention_arg
                         "ulysses: q_heads is %" PRId64 "; the context has %" PRId64 " over all ranks", args->q_heads,
                         ulysses->heads.q_heads);
     CKV_TRY(check_cache(ulysses, args->cache));
-    if (args->q == NULL || args->kv.k == NULL || args->kv.v == NULL || args->out == NULL)
-        return ckv_fail(CKV_ERROR_INVALID, "ulysses: q, k, v and out must not be NULL");
-    if ((args->out_token_stride == 0 && args->rows > 1) || (args->out_head_stride == 0 && args->q_heads > 1))
-        return ckv_fail(CKV_ERROR_INVALID,
-                        "ulysses: out strides %" PRId64 " (token) and %" PRId64
-                        " (head) put several results in one place",
-                        args->out_token_stride, args->out_head_stride);
+    CKV_TRY(ckv_attention_check_tensors(args));
     return ckv_ulysses_check_seq_len(args->seq_len, args->rows, ulysses->heads.ranks);
 }
 

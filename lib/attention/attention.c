@@ -142,20 +142,58 @@ static ckv_status check_sizes(const ckv_attention_args *args)
     return CKV_OK;
 }
 
-static ckv_status check_tensors(const ckv_attention_args *args)
+static int64_t magnitude(int64_t stride)
 {
+    return stride >= 0 ? stride : -ckv_max_i64(stride, -INT64_MAX);
+}
+
+/* Whether no two vectors of `out` share an element: each stride steps over all that the smaller one spans. */
+static bool results_are_apart(const ckv_attention_args *args, int64_t head_dim)
+{
+    const struct {
+        int64_t stride, count;
+    } token = {magnitude(args->out_token_stride), args->rows}, head = {magnitude(args->out_head_stride), args->q_heads};
+    bool head_inside = head.stride <= token.stride;
+    const int64_t strides[] = {head_inside ? head.stride : token.stride, head_inside ? token.stride : head.stride};
+    const int64_t counts[] = {head_inside ? head.count : token.count, head_inside ? token.count : head.count};
+    int64_t span = head_dim;
+    for (int i = 0; i < 2; i++) {
+        if (counts[i] <= 1)
+            continue;
+        int64_t steps;
+        if (strides[i] < span || !ckv_mul_i64(strides[i], counts[i] - 1, &steps) || !ckv_add_i64(span, steps, &span))
+            return false;
+    }
+    return true;
+}
+
+ckv_status ckv_attention_check_tensors(const ckv_attention_args *args)
+{
+    const ckv_pool_config *pool = pool_config(args);
     const struct {
         const char *name;
         const void *tensor;
     } tensors[] = {{"q", args->q}, {"kv.k", args->kv.k}, {"kv.v", args->kv.v}, {"out", args->out}};
-    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+    size_t element_bytes = ckv_dtype_bytes(pool->dtype);
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
         if (tensors[i].tensor == NULL)
             return ckv_fail(CKV_ERROR_INVALID, "attention: %s is NULL", tensors[i].name);
-    if ((args->out_token_stride == 0 && args->rows > 1) || (args->out_head_stride == 0 && args->q_heads > 1))
+        if ((uintptr_t)tensors[i].tensor % element_bytes != 0)
+            return ckv_fail(CKV_ERROR_INVALID, "attention: %s is at %p, not aligned to its elements of %zu bytes",
+                            tensors[i].name, tensors[i].tensor, element_bytes);
+    }
+    if ((uintptr_t)args->lse % _Alignof(float) != 0)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: lse is at %p, not aligned to floats", (void *)args->lse);
+    if (!results_are_apart(args, pool->head_dim))
         return ckv_fail(CKV_ERROR_INVALID,
                         "attention: out strides %" PRId64 " (token) and %" PRId64
-                        " (head) put several results in one place",
-                        args->out_token_stride, args->out_head_stride);
+                        " (head) put several results of %" PRId64 " elements in one place",
+                        args->out_token_stride, args->out_head_stride, pool->head_dim);
+    return CKV_OK;
+}
+
+static ckv_status check_options(const ckv_attention_args *args)
+{
     if (!isfinite(args->scale) || args->scale < 0)
         return ckv_fail(CKV_ERROR_INVALID, "attention: scale %g must be finite and not negative", args->scale);
     if (args->mask < CKV_MASK_NONE || args->mask > CKV_MASK_CUSTOM)
@@ -257,7 +295,8 @@ static ckv_status validate(const ckv_attention_args *args, ckv_attention_args *f
 {
     CKV_TRY(check_struct(args));
     CKV_TRY(check_sizes(args));
-    CKV_TRY(check_tensors(args));
+    CKV_TRY(ckv_attention_check_tensors(args));
+    CKV_TRY(check_options(args));
     *full_out = completed(args);
     CKV_TRY(check_state(full_out, view_out));
     return choose_backend(full_out, backend_out);

@@ -289,10 +289,10 @@ static int spoil(const ckv_attention_args *good, spoiled *list)
     SPOIL(CKV_ERROR_INVALID, "struct_size", struct_size, 8);
     SPOIL(CKV_ERROR_INVALID, "cache must not be NULL", cache, NULL);
     SPOIL(CKV_ERROR_INVALID, "q_heads is", q_heads, good->q_heads + 1);
-    SPOIL(CKV_ERROR_INVALID, "must not be NULL", q, NULL);
-    SPOIL(CKV_ERROR_INVALID, "must not be NULL", kv.k, NULL);
-    SPOIL(CKV_ERROR_INVALID, "must not be NULL", kv.v, NULL);
-    SPOIL(CKV_ERROR_INVALID, "must not be NULL", out, NULL);
+    SPOIL(CKV_ERROR_INVALID, "q is NULL", q, NULL);
+    SPOIL(CKV_ERROR_INVALID, "k is NULL", kv.k, NULL);
+    SPOIL(CKV_ERROR_INVALID, "v is NULL", kv.v, NULL);
+    SPOIL(CKV_ERROR_INVALID, "out is NULL", out, NULL);
     SPOIL(CKV_ERROR_INVALID, "in one place", out_head_stride, 0);
     SPOIL(CKV_ERROR_INVALID, "layer 2", layer, 2);
     SPOIL(CKV_ERROR_INVALID, "causal_block_size 7", causal_block_size, 7);

@@ -24,7 +24,8 @@ typedef struct ckv_attention_args {
     const void *q;             /* [rows, q_heads, head_dim] in the cache's dtype; strides in elements */
     int64_t q_token_stride, q_head_stride;
     ckv_kv kv; /* [rows, kv_heads, head_dim] */
-    void *out; /* [rows, q_heads, head_dim]; rows at and past seq_len come back zero */
+    void *
+        out; /* [rows, q_heads, head_dim]; rows at and past seq_len come back zero; overlaps neither q, kv nor itself */
     int64_t out_token_stride, out_head_stride;
     float *lse;   /* NULL, or [rows, q_heads]: log of the sum of exp of the scaled scores; -inf for rows past seq_len */
     double scale; /* 0: 1 / sqrt(head_dim) */
@@ -56,8 +57,8 @@ CKV_NODISCARD CKV_API ckv_status ckv_attention(const ckv_attention_args *args, c
 
 /* The key under which a graph captured from ckv_attention with these arguments can be kept: equal keys, same tensors,
  * valid replay. It covers cache and geometry, layer, real token count, block size, shapes, strides and options. Not
- * where the rollout stands, its pin, or how often it was reopened: a replay finds those on the device. Not the addresses
- * of the tensors either: a graph works on those it was captured with. Errors as for ckv_attention. */
+ * where the rollout stands, its pin, or how often it was reopened: a replay finds those on the device. Not the
+ * addresses of the tensors either: a graph works on those it was captured with. Errors as for ckv_attention. */
 CKV_NODISCARD CKV_API ckv_status ckv_attention_graph_key(const ckv_attention_args *args, uint64_t *key_out);
 
 #ifdef __cplusplus

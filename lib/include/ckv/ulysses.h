@@ -29,7 +29,8 @@ CKV_API ckv_ulysses_config ckv_ulysses_config_default(void);
 CKV_NODISCARD CKV_API ckv_status ckv_ulysses_kv_heads_per_rank(const ckv_ulysses_config *config, int ranks,
                                                                int64_t *kv_heads_out);
 
-/* Token rows per rank that a sharder needs for seq_len real tokens: ceil(seq_len / ranks). */
+/* Token rows per rank that a sharder needs for seq_len real tokens: ceil(seq_len / ranks); 0 unless both are
+ * positive. */
 CKV_API int64_t ckv_ulysses_rows_per_rank(int64_t seq_len, int ranks);
 
 /* A context over `comm` (borrowed; must outlive it). Collective: ranks agree on the config. All state belongs to the
