@@ -145,7 +145,7 @@ ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ck
 
 void ckv_cache_close(ckv_cache *cache)
 {
-    if (cache->tensors == NULL)
+    if (cache == NULL || cache->tensors == NULL)
         return;
     ckv_pool_release(cache->pool, cache->user, ckv_cache_held_pages(cache), cache->tensors->host_pages);
     cache->tensors = NULL;

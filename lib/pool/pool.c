@@ -16,10 +16,10 @@ struct ckv_pool {
     ckv_pool_config config;
     ckv_pool_view view;
     int64_t bytes;
-    pthread_mutex_t lock; /* of everything below: caches of several threads share a pool */
-    int32_t *owners;      /* [total_pages] */
-    int64_t free_pages;
-    int64_t holds; /* the creator's and one per user */
+    pthread_mutex_t lock;       /* of everything below: caches of several threads share a pool */
+    int32_t *owners;            /* [total_pages] */
+    _Atomic int64_t free_pages; /* written under the lock, read by anyone */
+    int64_t holds;              /* the creator's and one per user */
     int32_t last_user;
 };
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Status codes, and the one line of detail behind the last failure. */
+/* Status codes, and the one line of detail behind the last failure.
+ *
+ * NULL where an object, a config or an _out pointer is expected is ERROR_INVALID in every call that returns a status.
+ * destroy and close accept it; other calls, which cannot fail, need a live object. */
 #ifndef CKV_STATUS_H
 #define CKV_STATUS_H
 
