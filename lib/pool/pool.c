@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAN_BYTE = 0xff }; /* all ones is a NaN in fp32, bf16 and fp16 */
+enum { MAX_PAGES = (1 << 30) - 1 }; /* the guard page after them has a V offset, 2 * page + 1, of 32 bits too */
+enum { NAN_BYTE = 0xff };           /* all ones is a NaN in fp32, bf16 and fp16 */
 
 struct ckv_pool {
     ckv_pool_config config;
@@ -55,6 +56,10 @@ static ckv_status check_config(const ckv_pool_config *config)
         return ckv_fail(CKV_ERROR_INVALID,
                         "pool_tokens is %" PRId64 "; it must be a multiple of tokens_per_page %" PRId64,
                         config->pool_tokens, config->tokens_per_page);
+    if (config->pool_tokens / config->tokens_per_page > MAX_PAGES)
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "pool of %" PRId64 " tokens in pages of %" PRId64 " has more than %d pages; use larger pages",
+                        config->pool_tokens, config->tokens_per_page, MAX_PAGES);
     return CKV_OK;
 }
 

@@ -88,6 +88,22 @@ static void null_configs_and_results_are_refused(void **state)
     expect_invalid(ckv_comm_create_threads(1, 0, NULL));
 }
 
+/* A block offset is 2 * page + 1 in 32 bits; the byte count alone would fit. */
+static void pages_that_offsets_cannot_name_are_refused(void **state)
+{
+    (void)state;
+    ckv_pool_config pool = pool_config();
+    int64_t bytes = 0;
+    pool.tokens_per_page = 1;
+    pool.pool_tokens = INT32_MAX / 2;
+    assert_ok(ckv_pool_config_bytes(&pool, &bytes));
+    assert_int_equal(bytes, ((int64_t)INT32_MAX / 2 + 1) * 2 * DIM * 4);
+    pool.pool_tokens++;
+    expect_invalid(ckv_pool_config_bytes(&pool, &bytes));
+    pool.tokens_per_page = 2;
+    assert_ok(ckv_pool_config_bytes(&pool, &bytes));
+}
+
 static void null_objects_are_refused(void **state)
 {
     (void)state;
@@ -266,9 +282,13 @@ static void caches_of_threads_share_a_pool(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(null_configs_and_results_are_refused), CKV_CASE(null_objects_are_refused),
-    CKV_CASE(misaligned_tensors_are_refused),       CKV_CASE(results_in_one_place_are_refused),
-    CKV_CASE(order_of_destruction_does_not_matter), CKV_CASE(caches_of_threads_share_a_pool),
+    CKV_CASE(null_configs_and_results_are_refused),
+    CKV_CASE(pages_that_offsets_cannot_name_are_refused),
+    CKV_CASE(null_objects_are_refused),
+    CKV_CASE(misaligned_tensors_are_refused),
+    CKV_CASE(results_in_one_place_are_refused),
+    CKV_CASE(order_of_destruction_does_not_matter),
+    CKV_CASE(caches_of_threads_share_a_pool),
 };
 
 CKV_TEST_MAIN("misuse", cases)

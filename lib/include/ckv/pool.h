@@ -19,7 +19,7 @@ typedef struct ckv_pool_config {
     int64_t head_dim;
     ckv_dtype dtype;
     int64_t tokens_per_page; /* a power of two */
-    int64_t pool_tokens;     /* a multiple of tokens_per_page */
+    int64_t pool_tokens;     /* a multiple of tokens_per_page, in less than 2^30 pages */
     int poison_fresh_pages;  /* debugging aid, also with CKV_POISON=1 in the environment: fill pages with NaN when they
                                 are handed out or recycled (but not by a commit replayed from a graph) */
 } ckv_pool_config;
