@@ -64,15 +64,15 @@ static void check_geometry(workplace *place, const char *name, int64_t page)
     int64_t first = g->first_chunk_frames * g->frame_tokens, later = g->chunk_frames * g->frame_tokens;
     int64_t staged = first > later ? first : later;
     int64_t resident = pages_of(g->pin_tokens + g->window_frames * g->frame_tokens + staged, page) + 1;
-    int64_t private = private_pages_of(staged, later, page);
+    int64_t own = private_pages_of(staged, later, page);
     if (first != later)
-    private += private_pages_of(staged, first, page);
+        own += private_pages_of(staged, first, page);
     if (g->clean_in_frames && g->frame_tokens != first && g->frame_tokens != later)
-    private += private_pages_of(staged, g->frame_tokens, page);
+        own += private_pages_of(staged, g->frame_tokens, page);
     assert_int_equal(size.resident, resident * page);
-    assert_int_equal(size.private, private * page);
-    assert_int_equal(size.pages, resident + private);
-    assert_int_equal(size.pool, (resident + private) * page);
+    assert_int_equal(size.private, own * page);
+    assert_int_equal(size.pages, resident + own);
+    assert_int_equal(size.pool, (resident + own) * page);
     int64_t token_bytes = g->layers * 2 * g->kv_heads * g->head_dim * 2;
     assert_int_equal(size.bytes, (size.pool + page) * token_bytes); /* and the guard page */
 }
@@ -208,6 +208,10 @@ static void program_explains_itself(void **state)
     expect_refusal(&place, "nonsense", "unknown command 'nonsense'");
     expect_refusal(&place, "''", "unknown command ''");
     expect_refusal(&place, "--nonsense", "unknown command '--nonsense'");
+    expect_refusal(&place, "\"$(printf 'a\\nb')\"", "unknown command 'a?b'");
+    expect_refusal(&place, "window \"$(printf -- '--la\\nyer')\"", "unknown option '--la?yer'");
+    expect_refusal(&place, "replay --device \"$(printf 'a\\r\\nb')\" x", "a??b");
+    expect_refusal(&place, "lists select --context x --dir \"$(printf 'a\\nb')\"", "a?b: No such file or directory");
     workplace_close(&place);
 }
 

@@ -99,9 +99,11 @@ static void select_refuses(void **state)
     workplace_expect(&place, "select --dir . -c l0_x --facts none.json", 2, "", "none.json: No such file or directory");
     workplace_expect(&place, "select --dir . -c l0_x --facts .", 2, "", ".: is a folder");
     workplace_expect(&place, "select --dir . -c l0_x --facts list.json", 2, "", "list.json:1:1: ");
-    assert_int_equal(lines_of(place.err), 1);
+    assert_int_equal(lines_of(place.err), 3); /* and the source line, and a caret */
     workplace_expect(&place, "select --dir . -c l0_x --facts bad.json", 2, "", "bad.json:2:1: ");
-    assert_int_equal(lines_of(place.err), 1);
+    assert_int_equal(lines_of(place.err), 3);
+    workplace_expect(&place, "select --dir . -c l0_x --set \"$(printf 'a=\\nb')\"", 2, "",
+                     "--set is 'a=?b'; a fact is a text of one line");
     workplace_put(&place, "c.yml", "version: 0.0.1\nl0_x:\n- tests: [a]\n  owner: me\n");
     workplace_expect(&place, "select --dir . -c l0_x --facts m.json", 2, "", "./c.yml:4:3: unknown key 'owner'");
     workplace_expect(&place, "select --dir . -c l0_x --facts m.json --set stage=none --lenient", 0, "a\n",
@@ -274,7 +276,7 @@ static void shards_are_disjoint_and_complete(void **state)
                      "shard 100 of 100: 0 of 40 entries");
     workplace_put(&place, "d.json", "{\"t.01\": -1}");
     workplace_expect(&place, "shard --dir . -c l0_x --shards 2 --shard 1 --durations d.json", 2, "",
-                     "d.json: the duration of 't.01' is '-1'");
+                     "d.json:1:2: the duration of 't.01' is '-1'");
     workplace_close(&place);
 }
 

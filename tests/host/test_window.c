@@ -508,6 +508,7 @@ static void program_options(void **state)
         {"--device tpu s.jsonl", "--device: "},
         {"--leyer 1 s.jsonl", "did you mean '--layer'?"},
         {"- <broken.jsonl", "-:1: not a JSON object"},
+        {"/dev/zero", "/dev/zero: cannot be read: File too large"},
     };
     workplace place;
     workplace_open(&place, "'" CKV_PROGRAM "' window");

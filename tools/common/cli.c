@@ -3,6 +3,7 @@
 
 #include "tools/common/suggest.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -15,12 +16,15 @@ static char usage_message[512];
 
 void cli_error(const char *argv0, const char *format, ...)
 {
+    char message[2048];
     va_list arguments;
     va_start(arguments, format);
-    fprintf(stderr, "%s: ", argv0);
-    vfprintf(stderr, format, arguments);
-    fputc('\n', stderr);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    for (char *c = message; *c != '\0'; c++)
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
+    fprintf(stderr, "%s: %s\n", argv0, message);
 }
 
 error_t cli_usage_error(const char *format, ...)

@@ -26,7 +26,7 @@ int cmd_size(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
 int cmd_lists(int argc, char **argv);
 
-/* Print "argv0: message" as one line on standard error. */
+/* Print "argv0: message" as one line on standard error, with '?' for control characters that came out of input. */
 void cli_error(const char *argv0, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* argp_parse for ckv: --help prints and exits 0; anything wrong prints one line that ends in "; see 'argv0 --help'" and

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CAUSE_BYTES = 384 };
+enum { CAUSE_BYTES = 384, MAX_FILE_BYTES = 1 << 28 };
 
 static bool read_integers(const json_t *value, json_integers *integers_out)
 {
@@ -160,6 +160,11 @@ static bool read_stream(FILE *stream, char **text_out, size_t *bytes_out)
         bytes += fread(text + bytes, 1, capacity - bytes, stream);
         if (bytes < capacity)
             break;
+        if (capacity >= MAX_FILE_BYTES) {
+            errno = EFBIG;
+            free(text);
+            return false;
+        }
         char *larger = realloc(text, capacity *= 2);
         if (larger == NULL)
             free(text);

@@ -41,7 +41,7 @@ typedef bool (*json_line_handler)(void *context, const json_t *object, const cha
 bool json_lines_parse(const char *name, const char *text, size_t bytes, json_line_handler handler, void *context,
                       json_lines_error *error_out);
 
-/* Whole file ("-": standard input) into malloc'd memory. False with the error. */
+/* Whole file ("-": standard input) of less than 256 MiB into malloc'd memory. False with the error. */
 bool json_lines_read_file(const char *name, char **text_out, size_t *bytes_out, json_lines_error *error_out);
 
 #endif

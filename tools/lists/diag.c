@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { SHOWN_CHARACTERS = 240 };
+enum { SHOWN_CHARACTERS = 240, MESSAGE_BYTES = 2048 };
 
 /* Bytes of the line break at text[0], 0 when there is none. The breaks of YAML 1.1, so that lines count as libyaml's
  * do: LF, CR, CR LF, NEL, LS, PS. */
@@ -111,6 +111,15 @@ static void print_character(FILE *stream, const char *text, size_t bytes)
         fwrite(text, 1, bytes, stream);
 }
 
+static void print_text(FILE *stream, const char *text, size_t bytes, size_t characters)
+{
+    for (size_t i = 0; i < bytes && characters > 0; characters--) {
+        size_t width = character_bytes(text + i, bytes - i);
+        print_character(stream, text + i, width);
+        i += width > 0 ? width : 1;
+    }
+}
+
 static void print_source_line(FILE *stream, const text_source *source, text_position at)
 {
     const char *line;
@@ -120,11 +129,7 @@ static void print_source_line(FILE *stream, const text_source *source, text_posi
         skip_characters(&line, &bytes, column - SHOWN_CHARACTERS / 2);
         column = SHOWN_CHARACTERS / 2;
     }
-    for (size_t i = 0, shown = 0; i < bytes && shown < SHOWN_CHARACTERS; shown++) {
-        size_t width = character_bytes(line + i, bytes - i);
-        print_character(stream, line + i, width);
-        i += width > 0 ? width : 1;
-    }
+    print_text(stream, line, bytes, SHOWN_CHARACTERS);
     putc('\n', stream);
     for (size_t i = 0, character = 1; character < column; i++) {
         if (i < bytes && !starts_character(line[i]))
@@ -141,20 +146,30 @@ bool diag_report(diagnostics *log, diag_level level, const text_source *source, 
     static const char *const prefix[] = {"", "warning: ", "note: "};
     log->errors += level == DIAG_ERROR;
     log->warnings += level == DIAG_WARNING;
-    fprintf(log->stream, "%s:%zu:%zu: %s", source->name, at.line, at.column, prefix[level]);
+    char message[MESSAGE_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    vfprintf(log->stream, format, arguments);
+    vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    print_text(log->stream, source->name, strlen(source->name), SIZE_MAX);
+    fprintf(log->stream, ":%zu:%zu: %s", at.line, at.column, prefix[level]);
+    print_text(log->stream, message, strlen(message), SIZE_MAX);
     putc('\n', log->stream);
     print_source_line(log->stream, source, at);
     return false;
 }
 
+bool diag_file(diagnostics *log, const char *path, const char *cause)
+{
+    print_text(log->stream, path, strlen(path), SIZE_MAX);
+    fprintf(log->stream, ": %s\n", cause);
+    log->errors++;
+    return false;
+}
+
 static bool read_failed(diagnostics *log, FILE *file, const char *path, const char *cause)
 {
-    fprintf(log->stream, "%s: %s\n", path, cause);
-    log->errors++;
+    diag_file(log, path, cause);
     if (file != NULL)
         fclose(file);
     return false;

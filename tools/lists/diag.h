@@ -36,6 +36,9 @@ bool diag_report(diagnostics *log, diag_level level, const text_source *source, 
 #define diag_warning(log, source, ...) diag_report(log, DIAG_WARNING, source, __VA_ARGS__)
 #define diag_note(log, source, ...) diag_report(log, DIAG_NOTE, source, __VA_ARGS__)
 
+/* An error about a file or folder as a whole: "path: cause". Always false. */
+bool diag_file(diagnostics *log, const char *path, const char *cause);
+
 /* Position of a byte of the source. */
 text_position text_position_of(const text_source *source, size_t offset);
 

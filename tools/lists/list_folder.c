@@ -23,11 +23,9 @@ bool list_read_folder(const list_reader *reader, const char *folder, list_set *s
     struct dirent **files;
     int count = scandir(folder, &files, is_list, by_name);
     if (count <= 0) {
-        fprintf(reader->log->stream, "%s: %s\n", folder, count < 0 ? strerror(errno) : "has no .yml or .yaml file");
-        reader->log->errors++;
         if (count == 0)
             free(files);
-        return false;
+        return diag_file(reader->log, folder, count < 0 ? strerror(errno) : "has no .yml or .yaml file");
     }
     for (int i = 0; i < count; i++) {
         text_source *source = arena_alloc(reader->memory, sizeof *source);

@@ -22,6 +22,8 @@ static error_t set_fact(lists_options *options, const char *text)
     const char *equals = strchr(text, '=');
     if (equals == NULL || equals == text)
         return cli_usage_error("--set is '%s'; it must be KEY=VALUE, such as stage=pre_merge", text);
+    if (!facts_is_plain(text))
+        return cli_usage_error("--set is '%s'; a fact is a text of one line", text);
     facts_set(&options->memory, &options->overrides, arena_copy(&options->memory, text, (size_t)(equals - text)),
               equals + 1);
     return 0;

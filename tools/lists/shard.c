@@ -84,10 +84,9 @@ static bool read_durations(arena *memory, diagnostics *log, const char *path, fa
         double seconds = one->text != NULL ? strtod(one->text, &end) : -1;
         if (end != NULL && *end == '\0' && end != one->text && seconds >= 0 && isfinite(seconds))
             continue;
-        fprintf(log->stream, "%s: the duration of '%s' is '%s'; it must be seconds, 0 or more\n", path, one->key,
-                one->text != NULL ? one->text : "null");
-        log->errors++;
-        return false;
+        return diag_error(log, &source, facts_position(memory, &source, one->key),
+                          "the duration of '%s' is '%s'; it must be seconds, 0 or more", one->key,
+                          one->text != NULL ? one->text : "null");
     }
     return true;
 }
