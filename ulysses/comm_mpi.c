@@ -33,7 +33,8 @@ typedef struct mpi_transport {
     char *outbox, *inbox;
     int64_t outbox_bytes, inbox_bytes;
     MPI_Request *requests;
-    int *peers; /* whom each request is about; receives only, else -1 */
+    int *peers;   /* whom each request is about */
+    int receives; /* the first ones; sends follow */
     int64_t request_capacity;
 } mpi_transport;
 
@@ -60,14 +61,16 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* One turn of a polling loop: false when the deadline has passed. */
+/* One turn of a polling loop: false when the deadline had passed before the turn. A rank that was stopped for longer
+ * thus looks once more before it blames the others. */
 static bool keep_waiting(int64_t *polls, int64_t deadline_ms)
 {
+    bool in_time = now_ms() < deadline_ms;
     if (++*polls <= BUSY_POLLS)
         sched_yield();
     else
         usleep(SLEEP_US);
-    return now_ms() < deadline_ms;
+    return in_time;
 }
 
 static ckv_status grow_box(char **box, int64_t *capacity, int64_t bytes)
@@ -84,12 +87,14 @@ static ckv_status grow_box(char **box, int64_t *capacity, int64_t bytes)
 
 static ckv_status grow_requests(mpi_transport *self, int64_t count)
 {
-    if (count <= self->request_capacity)
+    if (count < 1 || count <= self->request_capacity)
         return CKV_OK;
-    MPI_Request *requests = realloc(self->requests, (size_t)count * sizeof *requests);
-    self->requests = requests != NULL ? requests : self->requests;
+    MPI_Request *requests = realloc(self->requests, (size_t)count * sizeof(MPI_Request));
+    if (requests != NULL)
+        self->requests = requests;
     int *peers = realloc(self->peers, (size_t)count * sizeof *peers);
-    self->peers = peers != NULL ? peers : self->peers;
+    if (peers != NULL)
+        self->peers = peers;
     if (requests == NULL || peers == NULL)
         return ckv_fail(CKV_ERROR_COMM, "cannot allocate %lld requests", (long long)count);
     self->request_capacity = count;
@@ -126,7 +131,7 @@ static ckv_status start(mpi_transport *self, bool receive, char *message, int64_
                             : MPI_Isend(message + done, piece, MPI_BYTE, peer, TAG, self->comm, request);
         if (error != MPI_SUCCESS)
             return mpi_fail(receive ? "MPI_Irecv" : "MPI_Isend", error);
-        self->peers[(*count)++] = receive ? peer : -1;
+        self->peers[(*count)++] = peer;
     }
     return CKV_OK;
 }
@@ -139,6 +144,7 @@ static ckv_status start_all(mpi_transport *self, int64_t tensors, const ckv_comm
         CKV_TRY(start(self, true, in, bytes, peer, count));
         in += bytes;
     }
+    self->receives = *count;
     char *out = self->outbox;
     for (int peer = 0; peer < self->size; peer++) {
         int64_t bytes = ckv_message_send_bytes(transfers, tensors, self->size, peer);
@@ -149,23 +155,32 @@ static ckv_status start_all(mpi_transport *self, int64_t tensors, const ckv_comm
     return CKV_OK;
 }
 
-static ckv_status timed_out(const mpi_transport *self, int count)
+/* The ranks behind the unfinished ones of requests [first, end), each once. */
+static void name_pending(const mpi_transport *self, int first, int end, char *names, size_t capacity)
 {
-    char absent[160] = "";
-    size_t length = 0;
     int last = -1;
-    for (int i = 0; i < count && length < sizeof absent; i++) {
+    size_t length = 0;
+    names[0] = '\0';
+    for (int i = first; i < end && length < capacity; i++) {
         int complete = 1;
-        if (self->peers[i] < 0 || self->peers[i] == last)
+        if (self->peers[i] == last)
             continue;
         MPI_Request_get_status(self->requests[i], &complete, MPI_STATUS_IGNORE);
         if (complete)
             continue;
         last = self->peers[i];
-        length += (size_t)snprintf(absent + length, sizeof absent - length, " rank %d", last);
+        length += (size_t)snprintf(names + length, capacity - length, " rank %d", last);
     }
-    return ckv_fail(CKV_ERROR_TIMEOUT, "rank %d waited %lld ms; nothing from:%s", self->rank,
-                    (long long)self->timeout_ms, length > 0 ? absent : " nobody, but not everything was taken");
+}
+
+static ckv_status timed_out(const mpi_transport *self, int count)
+{
+    char silent[128], deaf[128];
+    name_pending(self, 0, self->receives, silent, sizeof silent);
+    name_pending(self, self->receives, count, deaf, sizeof deaf);
+    return ckv_fail(CKV_ERROR_TIMEOUT, "rank %d waited %lld ms; nothing from:%s; not taken by:%s", self->rank,
+                    (long long)self->timeout_ms, silent[0] != '\0' ? silent : " nobody",
+                    deaf[0] != '\0' ? deaf : " nobody");
 }
 
 static ckv_status await_all(mpi_transport *self, int count)

@@ -96,6 +96,11 @@ int launch_start(const char *argv0, ckv_comm **comm_out)
     return CLI_INTERNAL;
 }
 
+bool launch_speaks(const ckv_comm *comm, ckv_status status)
+{
+    return ckv_comm_rank(comm) == 0 || status == CKV_ERROR_COMM || status == CKV_ERROR_TIMEOUT;
+}
+
 int launch_end(ckv_comm **comm, int code)
 {
     ckv_comm_destroy(comm);

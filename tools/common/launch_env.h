@@ -5,6 +5,7 @@
 
 #include <argp.h>
 #include <ckv/comm.h>
+#include <stdbool.h>
 
 /* Ranks of the launcher's job and which one this is, from its environment variables; 1 and 0 without a launcher. */
 int launch_env_size(void);
@@ -16,6 +17,10 @@ int launch_parse(const struct argp *argp, int argc, char **argv, void *input);
 /* The communicator of this job: over MPI, which is started, when a launcher started more than one rank; else of one
  * rank, with MPI untouched. CLI_OK; CLI_USAGE, said on rank 0, for a launcher and a build without MPI; CLI_INTERNAL. */
 int launch_start(const char *argv0, ckv_comm **comm_out);
+
+/* Whether this rank is the one to say why `status` ended the work: rank 0 for what all ranks have agreed on; any rank
+ * when the ranks could not talk, since rank 0 may be the one that is gone. */
+bool launch_speaks(const ckv_comm *comm, ckv_status status);
 
 /* Destroy the communicator, end MPI when it runs, and hand `code` back. Collective, except that CLI_INTERNAL ends the
  * whole job at once: the other ranks may be waiting for this one. */

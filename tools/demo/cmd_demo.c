@@ -187,7 +187,7 @@ static int run_demos(const demo_options *options, ckv_comm *comm, const char *ar
         fflush(stdout);
         problem why;
         ckv_status status = demo_run(comm, &plan, show_progress, &bar, &outcomes[i], &why);
-        if (status != CKV_OK && speaks)
+        if (status != CKV_OK && launch_speaks(comm, status))
             cli_error(argv0, "%s: %s", demos[i].name, why.text);
         if (status != CKV_OK)
             return status == CKV_ERROR_INVALID || status == CKV_ERROR_UNSUPPORTED ? CLI_USAGE : CLI_INTERNAL;

@@ -124,7 +124,7 @@ static int exit_code(ckv_status status)
 
 static int fail(const replay *r, ckv_status status)
 {
-    if (r->speaks)
+    if (launch_speaks(r->comm, status))
         cli_error("ckv replay", "%s", r->why.text);
     return exit_code(status);
 }
