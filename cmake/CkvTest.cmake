@@ -18,10 +18,12 @@ function(ckv_write_test_names)
 endfunction()
 cmake_language(DEFER DIRECTORY ${PROJECT_SOURCE_DIR} CALL ckv_write_test_names)
 
-# MPI libraries keep memory until the end, and say so to nobody; other leaks still count.
+# MPI libraries keep memory until the end, and say so to nobody; other leaks still count. An allocation that is too large
+# fails under sanitizers as it does elsewhere, for the cases that ask for one.
 set(CKV_TEST_ENVIRONMENT "")
 if(CKV_SANITIZE)
-  set(CKV_TEST_ENVIRONMENT "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
+  set(CKV_TEST_ENVIRONMENT "ASAN_OPTIONS=allocator_may_return_null=1" "TSAN_OPTIONS=allocator_may_return_null=1"
+    "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp:print_suppressions=0")
 endif()
 
 # The deadline of the case is the launcher's; CTest's own is for a launcher that fails, and leaves time for one that follows
