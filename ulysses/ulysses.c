@@ -272,15 +272,16 @@ static ckv_status agree(const ckv_ulysses *ulysses, const ckv_attention_args *ar
 }
 
 /* A place's tensor on the strided side. Every chunk is all of this rank's rows of one rank's heads. */
-static ckv_exchange_tensor describe(const exchange *plan, enum place place, const void *tensor, char *box,
+static ckv_exchange_tensor describe(const exchange *plan, enum place place, const void *tensor, void *box,
                                     int64_t token_stride_bytes, int64_t head_stride_bytes)
 {
     const ckv_ulysses_chunks *chunks = &plan->chunks[place];
+    void *strided = (void *)(uintptr_t)tensor; /* NOLINT(performance-no-int-to-ptr): only read when packing */
     ckv_exchange_tensor description = {
-        .tensor = (void *)(uintptr_t)tensor, /* only read when packing */
+        .tensor = strided,
         .token_stride_bytes = token_stride_bytes,
         .head_stride_bytes = head_stride_bytes,
-        .packed = box + plan->offsets[place],
+        .packed = (char *)box + plan->offsets[place],
         .chunk_stride_bytes = chunks->chunk_bytes,
         .chunk_tokens = chunks->rows,
         .chunk_heads = chunks->rank_heads,
@@ -358,7 +359,7 @@ ckv_status ckv_ulysses_attention(ckv_ulysses *ulysses, const ckv_attention_args 
 {
     if (ulysses == NULL)
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: the context must not be NULL");
-    exchange plan;
+    exchange plan = {0};
     CKV_TRY(agree(ulysses, args, check(ulysses, args, stream, &plan)));
     CKV_TRY(exchange_there(ulysses, &plan, args, stream));
     ckv_attention_args local = local_args(ulysses, &plan, args);

@@ -36,8 +36,9 @@ static ckv_cache *open_cache(void)
 static void stage(ckv_cache *cache, int64_t tokens, int64_t block, float first, int own_tokens)
 {
     float values[STAGED * DIM];
-    for (int64_t i = 0; i < tokens * DIM; i++)
-        values[i] = first + (float)(i / DIM);
+    for (int64_t token = 0; token < tokens; token++)
+        for (int64_t d = 0; d < DIM; d++)
+            values[token * DIM + d] = first + (float)token;
     void *memory = test_upload(values, (size_t)(tokens * DIM) * sizeof *values);
     ckv_kv source = ckv_kv_dense(memory, memory, 1, DIM);
     assert_ok(ckv_cache_write_staged(cache, 0, tokens, block, &source, own_tokens, NULL));
