@@ -60,15 +60,6 @@ typedef struct refusal {
     const char *says;
 } refusal;
 
-/* Member by member: padding between them may differ. */
-static int same_state(const ckv_cache_state *a, const ckv_cache_state *b)
-{
-    return a->is_open == b->is_open && a->pin_tokens == b->pin_tokens && a->window_tokens == b->window_tokens &&
-           a->max_staged_tokens == b->max_staged_tokens && a->fixed_tokens == b->fixed_tokens &&
-           a->history_tokens == b->history_tokens && a->staging_offset == b->staging_offset &&
-           a->committed_tokens == b->committed_tokens && a->resident_tokens == b->resident_tokens;
-}
-
 /* Refuse each; the cache's whole memory, its state, out and lse stay as they are, to the bit. */
 static void expect_refusals(pair *p, const forward *f, const refusal *refusals, size_t count)
 {

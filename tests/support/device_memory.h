@@ -6,6 +6,8 @@
 #include "lib/device/device.h"
 #include "tests/support/case.h"
 
+#include <ckv/cache.h>
+
 #include <string.h>
 
 /* The device of the case; a case for a device that this machine lacks is skipped, with the reason. */
@@ -37,6 +39,15 @@ static inline void *test_upload(const void *source, size_t bytes)
 static inline void test_download(void *destination, const void *source, size_t bytes)
 {
     assert_ok(test_device()->download(destination, source, bytes, NULL));
+}
+
+/* Member by member: padding between them may differ. */
+static inline int same_state(const ckv_cache_state *a, const ckv_cache_state *b)
+{
+    return a->is_open == b->is_open && a->pin_tokens == b->pin_tokens && a->window_tokens == b->window_tokens &&
+           a->max_staged_tokens == b->max_staged_tokens && a->fixed_tokens == b->fixed_tokens &&
+           a->history_tokens == b->history_tokens && a->staging_offset == b->staging_offset &&
+           a->committed_tokens == b->committed_tokens && a->resident_tokens == b->resident_tokens;
 }
 
 #endif
