@@ -93,7 +93,6 @@ __global__ void __launch_bounds__(THREADS)
 {
     thread_vectors vectors = take_vectors<VECTOR>(params, threadIdx.x, row_vectors);
     cudaGridDependencySynchronize(); /* nothing that another kernel writes is read, or reads is written, before this */
-    cudaTriggerProgrammaticLaunchCompletion();
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
     unsigned all = static_cast<unsigned>(params.kv_heads) * row_vectors;
     for (unsigned first = threadIdx.x;;) {
