@@ -25,21 +25,31 @@ static void free_chunk(pair *p, chunk *c)
         free_forward(p, &c->forwards[layer]);
 }
 
-static cudaGraphExec_t capture_chunk(const chunk *c, cudaStream_t stream)
+static void attend_chunk(const chunk *c, cudaStream_t stream)
+{
+    for (int layer = 0; layer < 2; layer++)
+        assert_ok(ckv_attention(&c->there[layer], stream));
+}
+
+static cudaGraphExec_t end_capture(cudaStream_t stream)
 {
     cudaGraph_t graph;
     cudaGraphExec_t executable;
-    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    for (int layer = 0; layer < 2; layer++)
-        assert_ok(ckv_attention(&c->there[layer], stream));
     assert_cuda(cudaStreamEndCapture(stream, &graph));
     assert_cuda(cudaGraphInstantiate(&executable, graph, 0));
     assert_cuda(cudaGraphDestroy(graph));
     return executable;
 }
 
-/* New tokens at the old addresses, one replay, compared. */
-static void replay_chunk(pair *p, random_source *random, chunk *c, cudaGraphExec_t graph, cudaStream_t stream)
+static cudaGraphExec_t capture_chunk(const chunk *c, cudaStream_t stream)
+{
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    attend_chunk(c, stream);
+    return end_capture(stream);
+}
+
+/* New tokens at the old addresses. */
+static void renew_chunk(pair *p, random_source *random, chunk *c)
 {
     for (int layer = 0; layer < 2; layer++) {
         forward *f = &c->forwards[layer];
@@ -47,14 +57,29 @@ static void replay_chunk(pair *p, random_source *random, chunk *c, cudaGraphExec
         fill_value(p->pool.dtype, f->out, f->count_out, SENTINEL);
         upload_args(p, &f->args);
     }
+}
+
+static void replay(cudaGraphExec_t graph, cudaStream_t stream)
+{
     assert_cuda(cudaDeviceSynchronize());
     assert_cuda(cudaGraphLaunch(graph, stream));
     assert_cuda(cudaStreamSynchronize(stream));
+}
+
+static void compare_chunk(pair *p, chunk *c)
+{
     for (int layer = 0; layer < 2; layer++) {
         mirror_download(p, c->forwards[layer].out);
         mirror_download(p, c->forwards[layer].lse);
         compare_pair(p, &c->forwards[layer].args);
     }
+}
+
+static void replay_chunk(pair *p, random_source *random, chunk *c, cudaGraphExec_t graph, cudaStream_t stream)
+{
+    renew_chunk(p, random, c);
+    replay(graph, stream);
+    compare_chunk(p, c);
 }
 
 /* Captured before the window fills; replayed until it has slid over every page, and after close and open. */
@@ -87,6 +112,42 @@ static void captured_forwards_replay_over_commits(void **state)
     }
     assert_cuda(cudaGraphExecDestroy(clean));
     assert_cuda(cudaGraphExecDestroy(denoise));
+    free_chunk(&p, &blocks);
+    free_chunk(&p, &whole);
+    close_pair(&p);
+    assert_cuda(cudaStreamDestroy(stream));
+}
+
+/* Denoising forward, clean forward and commit in one graph, captured before the window fills; the mirror follows. */
+static void one_graph_is_a_whole_chunk(void **state)
+{
+    (void)state;
+    random_source random = {ckv_test_seed()};
+    cudaStream_t stream;
+    pair p = default_pair();
+    assert_cuda(cudaStreamCreate(&stream));
+    open_pair(&p);
+    write_prompt(&p, &random, 5);
+    chunk whole = new_chunk(&p, &random, 6), blocks = new_chunk(&p, &random, 2);
+    attend_chunk(&whole, stream); /* builds the plans */
+    attend_chunk(&blocks, stream);
+    assert_cuda(cudaStreamSynchronize(stream));
+    assert_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    attend_chunk(&whole, stream);
+    attend_chunk(&blocks, stream);
+    assert_ok(ckv_cache_commit(p.cache, 6, stream));
+    cudaGraphExec_t cycle = end_capture(stream);
+    for (int i = 0; i < 16; i++) {
+        renew_chunk(&p, &random, &whole);
+        renew_chunk(&p, &random, &blocks);
+        replay(cycle, stream);
+        compare_chunk(&p, &whole);
+        compare_chunk(&p, &blocks);
+        assert_ok(ckv_cache_follow_commit(p.cache, 6));
+        assert_ok(ckv_reference_commit(p.reference, 6));
+        assert_ok(ckv_cache_check(p.cache, NULL));
+    }
+    assert_cuda(cudaGraphExecDestroy(cycle));
     free_chunk(&p, &blocks);
     free_chunk(&p, &whole);
     close_pair(&p);
@@ -214,6 +275,7 @@ static void a_cache_outlives_another(void **state)
 
 static const ckv_test_case cases[] = {
     CKV_CASE(captured_forwards_replay_over_commits),
+    CKV_CASE(one_graph_is_a_whole_chunk),
     CKV_CASE(first_forward_in_a_capture_is_refused),
     CKV_CASE(wrong_addresses_are_refused),
     CKV_CASE(unusable_strides_are_refused),
