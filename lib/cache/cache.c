@@ -76,15 +76,14 @@ ckv_cache_attachment *ckv_cache_find_attachment(const ckv_cache *cache, const vo
     return attachment;
 }
 
-/* The geometry must fit what this cache may take of the pool, and what of it is free now. */
-static ckv_status check_capacity(const ckv_cache *cache, const ckv_geometry *geometry, int64_t pin_tokens)
+ckv_status ckv_cache_check_capacity(const ckv_geometry *geometry, int64_t pin_tokens, int64_t max_pages)
 {
     int64_t private_pages;
     CKV_TRY(ckv_geometry_total_private_pages(geometry, &private_pages));
     int64_t pages;
     if (!ckv_add_i64(private_pages, ckv_geometry_resident_pages(geometry, pin_tokens), &pages))
         return ckv_fail(CKV_ERROR_INVALID, "open: the pages of this geometry do not fit 64 bits");
-    if (pages <= cache->max_pages)
+    if (pages <= max_pages)
         return CKV_OK;
     int64_t tokens;
     if (!ckv_mul_i64(pages, geometry->tokens_per_page, &tokens))
@@ -93,7 +92,7 @@ static ckv_status check_capacity(const ckv_cache *cache, const ckv_geometry *geo
     return ckv_fail(CKV_ERROR_CAPACITY,
                     "open: the geometry needs %" PRId64 " pool tokens, this cache has %" PRId64
                     "; create a larger pool or use a smaller window",
-                    tokens, cache->max_pages * geometry->tokens_per_page);
+                    tokens, max_pages * geometry->tokens_per_page);
 }
 
 static ckv_status fill_pages(ckv_cache *cache, ckv_stream stream)
@@ -122,7 +121,7 @@ ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ck
         return ckv_fail(CKV_ERROR_STATE, "open: a rollout is open already; close it first");
     ckv_geometry geometry;
     CKV_TRY(ckv_geometry_init(config, ckv_pool_get_config(cache->pool)->tokens_per_page, &geometry));
-    CKV_TRY(check_capacity(cache, &geometry, config->pin_tokens));
+    CKV_TRY(ckv_cache_check_capacity(&geometry, config->pin_tokens, cache->max_pages));
     ckv_cache_tensors *tensors;
     CKV_TRY(ckv_cache_tensors_get(cache, &geometry, &tensors));
     int64_t resident_pages = ckv_geometry_resident_pages(&geometry, config->pin_tokens);

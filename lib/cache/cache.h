@@ -54,6 +54,9 @@ struct ckv_cache {
     int diverged; /* the device failed inside a commit: mirror and device may differ until the next open */
 };
 
+/* ERROR_CAPACITY, with both numbers, when a rollout needs more than max_pages. */
+ckv_status ckv_cache_check_capacity(const ckv_geometry *geometry, int64_t pin_tokens, int64_t max_pages);
+
 /* Tensors of a geometry, made at its first open. ERROR_MEMORY; then nothing is kept. */
 ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry, ckv_cache_tensors **tensors_out);
 void ckv_cache_tensors_free(ckv_cache_tensors *tensors, const ckv_device *device);

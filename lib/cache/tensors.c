@@ -47,7 +47,7 @@ static void carve_size(ckv_cache_tensors *tensors, int32_t s, carving *carver)
     size->current_private_destination = carve(carver, current, sizeof(int64_t));
 }
 
-static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, int64_t num_slots, void *base)
+static int64_t carve_all(ckv_cache_tensors *tensors, const ckv_pool_config *pool, void *base)
 {
     carving carver = {.base = base};
     const ckv_geometry *geometry = &tensors->geometry;
@@ -64,15 +64,45 @@ static int64_t carve_all(ckv_cache_tensors *tensors, int64_t row_bytes, int64_t 
     }
     tensors->edit_source = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
     tensors->edit_destination = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
-    tensors->zero_vector = carve(&carver, row_bytes, 1);
+    tensors->zero_vector = carve(&carver, pool->head_dim, (int64_t)ckv_dtype_bytes(pool->dtype));
 #ifdef CKV_CHECKS
     tensors->check.fault = carve(&carver, 1, sizeof(ckv_slot_fault));
-    tensors->check.claims = carve(&carver, num_slots, sizeof(int64_t));
+    tensors->check.claims = carve(&carver, pool->pool_tokens, sizeof(int64_t));
     tensors->layout.check = tensors->check;
-#else
-    (void)num_slots;
 #endif
     return carver.bytes;
+}
+
+/* Counts and bytes of tensors that are zero so far, for a cache that may hold max_pages of the pool. */
+static ckv_status plan_memory(ckv_cache_tensors *tensors, const ckv_geometry *geometry, const ckv_pool_config *pool,
+                              int64_t max_pages)
+{
+    tensors->geometry = *geometry;
+    CKV_TRY(ckv_geometry_total_private_pages(geometry, &tensors->total_private_pages));
+    tensors->max_resident_pages = max_pages - tensors->total_private_pages;
+    int64_t bytes = carve_all(tensors, pool, NULL);
+    if (bytes >= 0)
+        bytes = ckv_device_allocation_bytes(pool->device != NULL ? pool->device : &ckv_device_host, bytes);
+    if (bytes < 0)
+        return ckv_fail(CKV_ERROR_INVALID, "open: the tensors of this geometry do not fit 64 bits");
+    tensors->memory_bytes = bytes;
+    return CKV_OK;
+}
+
+ckv_status ckv_rollout_state_bytes(const ckv_rollout_config *config, const ckv_pool_config *pool, int64_t *bytes_out)
+{
+    if (config == NULL || pool == NULL || bytes_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "rollout_state_bytes: config, pool or bytes_out is NULL");
+    int64_t pool_bytes;
+    CKV_TRY(ckv_pool_config_bytes(pool, &pool_bytes)); /* refuses what no pool can be made of */
+    ckv_geometry geometry;
+    CKV_TRY(ckv_geometry_init(config, pool->tokens_per_page, &geometry));
+    int64_t max_pages = pool->pool_tokens / pool->tokens_per_page;
+    CKV_TRY(ckv_cache_check_capacity(&geometry, config->pin_tokens, max_pages));
+    ckv_cache_tensors tensors = {0};
+    CKV_TRY(plan_memory(&tensors, &geometry, pool, max_pages));
+    *bytes_out = tensors.memory_bytes;
+    return CKV_OK;
 }
 
 /* What never changes afterwards: zeros, and each block's number of queries. */
@@ -97,14 +127,8 @@ void ckv_cache_tensors_free(ckv_cache_tensors *tensors, const ckv_device *device
 static ckv_status allocate(ckv_cache_tensors *tensors, const ckv_pool *pool)
 {
     const ckv_device *device = ckv_pool_device(pool);
-    int64_t row_bytes = ckv_pool_row_bytes(pool), num_slots = ckv_pool_get_config(pool)->pool_tokens;
-    tensors->memory_bytes = carve_all(tensors, row_bytes, num_slots, NULL);
-    if (tensors->memory_bytes >= 0)
-        tensors->memory_bytes = ckv_device_allocation_bytes(device, tensors->memory_bytes);
-    if (tensors->memory_bytes < 0)
-        return ckv_fail(CKV_ERROR_INVALID, "open: the tensors of this geometry do not fit 64 bits");
     CKV_TRY(device->alloc((size_t)tensors->memory_bytes, &tensors->memory));
-    carve_all(tensors, row_bytes, num_slots, tensors->memory);
+    carve_all(tensors, ckv_pool_get_config(pool), tensors->memory);
     size_t pages = (size_t)(tensors->max_resident_pages + tensors->total_private_pages);
     tensors->host_pages = calloc(pages, sizeof *tensors->host_pages);
     if (tensors->host_pages == NULL)
@@ -125,10 +149,8 @@ ckv_status ckv_cache_tensors_get(ckv_cache *cache, const ckv_geometry *geometry,
         return ckv_fail(CKV_ERROR_MEMORY, "open: out of host memory");
     static atomic_uint_fast64_t last_id;
     tensors->id = atomic_fetch_add(&last_id, 1) + 1;
-    tensors->geometry = *geometry;
-    ckv_status status = ckv_geometry_total_private_pages(geometry, &tensors->total_private_pages);
-    tensors->max_resident_pages = cache->max_pages - tensors->total_private_pages;
     const ckv_pool_config *pool = ckv_pool_get_config(cache->pool);
+    ckv_status status = plan_memory(tensors, geometry, pool, cache->max_pages);
     tensors->layout = (ckv_causal_layout_params){.tokens_per_page = geometry->tokens_per_page,
                                                  .window_tokens = geometry->window_tokens,
                                                  .max_staged_tokens = geometry->max_staged_tokens,

@@ -4,6 +4,7 @@
 #include "tests/support/workplace.h"
 #include "tools/common/geometries.h"
 
+#include <ckv/cache.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -23,7 +24,7 @@ static void expect_refusal(workplace *place, const char *arguments, const char *
 }
 
 typedef struct figures {
-    json_int_t resident, private, pool, pages, bytes, budget, window; /* the last two -1 without --budget */
+    json_int_t resident, private, pool, pages, bytes, state, budget, window; /* the last two -1 without --budget */
 } figures;
 
 static figures ckv_size(workplace *place, const char *arguments)
@@ -35,9 +36,10 @@ static figures ckv_size(workplace *place, const char *arguments)
     json_error_t error;
     json_t *object = json_loads(place->out, 0, &error);
     figures size = {.budget = -1, .window = -1};
-    int parsed = json_unpack(object, "{sI sI sI sI sI s?I s?I!}", "resident_tokens", &size.resident, "private_tokens",
-                             &size.private, "pool_tokens", &size.pool, "pool_pages", &size.pages, "pool_bytes",
-                             &size.bytes, "budget_bytes", &size.budget, "max_window_tokens", &size.window);
+    int parsed =
+        json_unpack(object, "{sI sI sI sI sI sI s?I s?I!}", "resident_tokens", &size.resident, "private_tokens",
+                    &size.private, "pool_tokens", &size.pool, "pool_pages", &size.pages, "pool_bytes", &size.bytes,
+                    "state_bytes", &size.state, "budget_bytes", &size.budget, "max_window_tokens", &size.window);
     if (parsed != 0)
         fail_msg("ckv %s: %s", command, place->out);
     json_decref(object);
@@ -118,6 +120,54 @@ static void options_override_a_geometry(void **state)
     workplace_close(&place);
 }
 
+/* Of a cache that is made and opened, on the host and, with its rounding, on any device this machine has. */
+static void state_is_what_an_open_cache_takes(void **state)
+{
+    (void)state;
+    workplace place;
+    open_ckv(&place);
+    static const char arguments[] = "--pin-tokens 5 --window-tokens 8 --max-staged-tokens 6 --causal-block-sizes 6,2 "
+                                    "--layers 2 --kv-heads 2 --head-dim 16 --dtype fp32 --tokens-per-page 4";
+    static const char *const devices[] = {"host", "strict", "cuda"};
+    ckv_rollout_config rollout = ckv_rollout_config_default();
+    rollout.pin_tokens = 5;
+    rollout.window_tokens = 8;
+    rollout.max_staged_tokens = 6;
+    rollout.causal_block_sizes = (int64_t[]){6, 2};
+    rollout.num_causal_block_sizes = 2;
+    ckv_pool_config pool = ckv_pool_config_default();
+    pool.layers = pool.kv_heads = 2;
+    pool.head_dim = 16;
+    pool.dtype = CKV_FP32;
+    pool.tokens_per_page = 4;
+    pool.pool_tokens = 76;
+    for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
+        char on_device[512];
+        snprintf(on_device, sizeof on_device, "%s --device %s", arguments, devices[i]);
+        if (ckv_device_find(devices[i], &pool.device) != CKV_OK) {
+            char refused[600];
+            snprintf(refused, sizeof refused, "size %s", on_device);
+            expect_refusal(&place, refused, "--device: ");
+            continue;
+        }
+        ckv_cache *cache;
+        assert_int_equal(ckv_cache_create(&pool, &cache), CKV_OK);
+        assert_int_equal(ckv_cache_open(cache, &rollout, NULL), CKV_OK);
+        figures size = ckv_size(&place, on_device);
+        assert_int_equal(size.state, ckv_cache_device_bytes(cache));
+        assert_int_equal(size.bytes, ckv_pool_bytes(ckv_cache_pool(cache)));
+        if (i == 0) {
+            char line[64], command[512];
+            snprintf(line, sizeof line, "\nstate     %12" PRId64 " bytes ", ckv_cache_device_bytes(cache));
+            snprintf(command, sizeof command, "size %s", arguments);
+            workplace_expect(&place, command, 0, NULL, "");
+            assert_non_null(strstr(place.out, line));
+        }
+        ckv_cache_destroy(&cache);
+    }
+    workplace_close(&place);
+}
+
 static void budget_gives_the_largest_window(void **state)
 {
     (void)state;
@@ -166,6 +216,7 @@ static void size_refuses(void **state)
         {"-g cosmos3-nano --causal-block-sizes 0", "--causal-block-sizes is '0'"},
         {"-g cosmos3-nano --causal-block-sizes 1577", "a causal block size is 1577"},
         {"-g cosmos3-nano --causal-block-sizes 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17", "more than 16"},
+        {"-g cosmos3-nano --device tpu", "--device: "},
         {"-g cosmos3-nano --budget 1TiB", "--budget is '1TiB'"},
         {"-g cosmos3-nano --budget GiB", "--budget is 'GiB'"},
         {"-g cosmos3-nano --budget 0", "--budget is '0'"},
@@ -216,9 +267,9 @@ static void program_explains_itself(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(sizes_follow_the_formulas),       CKV_CASE(options_override_a_geometry),
-    CKV_CASE(budget_gives_the_largest_window), CKV_CASE(size_refuses),
-    CKV_CASE(program_explains_itself),
+    CKV_CASE(sizes_follow_the_formulas),         CKV_CASE(options_override_a_geometry),
+    CKV_CASE(budget_gives_the_largest_window),   CKV_CASE(size_refuses),
+    CKV_CASE(state_is_what_an_open_cache_takes), CKV_CASE(program_explains_itself),
 };
 
 CKV_TEST_MAIN("cli", cases)

@@ -80,6 +80,9 @@ static void null_configs_and_results_are_refused(void **state)
     expect_invalid(ckv_rollout_max_window(NULL, &pool, 1 << 20, &number));
     expect_invalid(ckv_rollout_max_window(&rollout, NULL, 1 << 20, &number));
     expect_invalid(ckv_rollout_max_window(&rollout, &pool, 1 << 20, NULL));
+    expect_invalid(ckv_rollout_state_bytes(NULL, &pool, &number));
+    expect_invalid(ckv_rollout_state_bytes(&rollout, NULL, &number));
+    expect_invalid(ckv_rollout_state_bytes(&rollout, &pool, NULL));
     expect_invalid(ckv_cache_create(NULL, &cache));
     expect_invalid(ckv_cache_create(&pool, NULL));
     expect_invalid(ckv_cache_create_on_pool(NULL, 0, &cache));

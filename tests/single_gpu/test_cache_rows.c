@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a kernel is given besides pages: both forms of a row, slots of own tokens it writes itself, and reading back. */
+/* What a kernel is given besides pages: both forms of a row, slots of own tokens it writes itself, reading back, and
+ * what it all takes. */
 #include "tests/support/case.h"
 #include "tests/support/device_memory.h"
 
@@ -9,6 +10,18 @@
 #include <string.h>
 
 enum { PAGE = 4, PIN = 5, WINDOW = 8, STAGED = 6, BLOCK = 2, DIM = 4, MAX_KEYS = 32 };
+
+static ckv_rollout_config rollout_config(int64_t pin, int64_t window, int64_t staged, const int64_t *sizes,
+                                         size_t count)
+{
+    ckv_rollout_config rollout = ckv_rollout_config_default();
+    rollout.pin_tokens = pin;
+    rollout.window_tokens = window;
+    rollout.max_staged_tokens = staged;
+    rollout.causal_block_sizes = sizes;
+    rollout.num_causal_block_sizes = count;
+    return rollout;
+}
 
 static ckv_cache *open_cache(void)
 {
@@ -20,12 +33,7 @@ static ckv_cache *open_cache(void)
     pool.tokens_per_page = PAGE;
     pool.pool_tokens = 76;
     pool.poison_fresh_pages = 1;
-    ckv_rollout_config rollout = ckv_rollout_config_default();
-    rollout.pin_tokens = PIN;
-    rollout.window_tokens = WINDOW;
-    rollout.max_staged_tokens = STAGED;
-    rollout.causal_block_sizes = (int64_t[]){STAGED, BLOCK};
-    rollout.num_causal_block_sizes = 2;
+    ckv_rollout_config rollout = rollout_config(PIN, WINDOW, STAGED, (int64_t[]){STAGED, BLOCK}, 2);
     ckv_cache *cache;
     assert_ok(ckv_cache_create(&pool, &cache));
     assert_ok(ckv_cache_open(cache, &rollout, NULL));
@@ -119,10 +127,85 @@ static void rows_need_room(void **state)
     ckv_cache_destroy(&cache);
 }
 
+static ckv_pool_config pool_for(const ckv_rollout_config *rollout, int64_t page, int64_t head_dim, int64_t spare_pages)
+{
+    ckv_rollout_size size;
+    assert_ok(ckv_rollout_config_size(rollout, page, &size));
+    ckv_pool_config pool = ckv_pool_config_default();
+    pool.device = test_device();
+    pool.layers = pool.kv_heads = 2;
+    pool.head_dim = head_dim;
+    pool.dtype = CKV_BF16;
+    pool.tokens_per_page = page;
+    pool.pool_tokens = size.pool_tokens + spare_pages * page;
+    return pool;
+}
+
+static int64_t bytes_after_open(const ckv_rollout_config *rollout, const ckv_pool_config *pool)
+{
+    ckv_cache *cache;
+    assert_ok(ckv_cache_create(pool, &cache));
+    assert_ok(ckv_cache_open(cache, rollout, NULL));
+    int64_t bytes = ckv_cache_device_bytes(cache);
+    ckv_cache_destroy(&cache);
+    return bytes;
+}
+
+static void state_bytes_are_what_open_takes(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t pin, window, staged, sizes[4];
+        size_t num_sizes;
+        int64_t page, head_dim, spare_pages;
+    } geometries[] = {
+        {5, 8, 6, {6, 2}, 2, 4, 4, 0},         {0, 0, 1, {1}, 1, 1, 8, 0},        {5, 8, 6, {2, 6, 2}, 3, 4, 256, 300},
+        {7, 3, 13, {13, 5, 3, 1}, 4, 4, 8, 1}, {64, 640, 96, {96}, 1, 32, 64, 0}, {9, 70001, 500, {1}, 1, 16, 8, 9},
+    };
+    for (size_t i = 0; i < sizeof geometries / sizeof *geometries; i++) {
+        ckv_rollout_config rollout = rollout_config(geometries[i].pin, geometries[i].window, geometries[i].staged,
+                                                    geometries[i].sizes, geometries[i].num_sizes);
+        ckv_pool_config pool =
+            pool_for(&rollout, geometries[i].page, geometries[i].head_dim, geometries[i].spare_pages);
+        int64_t bytes = -1;
+        assert_ok(ckv_rollout_state_bytes(&rollout, &pool, &bytes));
+        assert_int_equal(bytes, bytes_after_open(&rollout, &pool));
+    }
+}
+
+/* Whatever a pool or an open refuses. */
+static void state_bytes_refuse_what_cannot_open(void **state)
+{
+    (void)state;
+    const int64_t sizes[] = {STAGED, STAGED + 1};
+    ckv_rollout_config rollout = rollout_config(PIN, WINDOW, STAGED, sizes, 1);
+    ckv_pool_config pool = pool_for(&rollout, PAGE, DIM, 0);
+    int64_t bytes = -1;
+    pool.pool_tokens -= PAGE;
+    assert_status(ckv_rollout_state_bytes(&rollout, &pool, &bytes), CKV_ERROR_CAPACITY);
+    pool.pool_tokens++;
+    assert_status(ckv_rollout_state_bytes(&rollout, &pool, &bytes), CKV_ERROR_INVALID);
+    pool.pool_tokens = 0;
+    assert_status(ckv_rollout_state_bytes(&rollout, &pool, &bytes), CKV_ERROR_INVALID);
+    pool = pool_for(&rollout, PAGE, DIM, 0);
+    rollout.num_causal_block_sizes = 2; /* one larger than a forward */
+    assert_status(ckv_rollout_state_bytes(&rollout, &pool, &bytes), CKV_ERROR_INVALID);
+    rollout.num_causal_block_sizes = 1;
+    pool.tokens_per_page = 3;
+    assert_status(ckv_rollout_state_bytes(&rollout, &pool, &bytes), CKV_ERROR_INVALID);
+    assert_int_equal(bytes, -1);
+    pool.tokens_per_page = PAGE;
+    pool.device = NULL; /* the host */
+    assert_ok(ckv_rollout_state_bytes(&rollout, &pool, &bytes));
+    assert_int_equal(bytes, bytes_after_open(&rollout, &pool));
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(offsets_follow_rows),
     CKV_CASE(own_slots_can_be_left_to_the_kernel),
     CKV_CASE(rows_need_room),
+    CKV_CASE(state_bytes_are_what_open_takes),
+    CKV_CASE(state_bytes_refuse_what_cannot_open),
 };
 
 CKV_TEST_MAIN("cache_rows", cases)

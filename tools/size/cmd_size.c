@@ -23,6 +23,7 @@ enum {
     KEY_DTYPE,
     KEY_PAGE,
     KEY_RANKS,
+    KEY_DEVICE,
     KEY_BUDGET,
     KEY_JSON,
 };
@@ -32,6 +33,7 @@ typedef struct size_options {
     ckv_rollout_config rollout;
     int64_t block_sizes[CKV_MAX_CAUSAL_BLOCK_SIZES];
     int64_t ranks;
+    const char *device;
     int64_t budget_bytes; /* 0: not asked */
     int json;
 } size_options;
@@ -48,6 +50,7 @@ static const struct argp_option option_table[] = {
     {"dtype", KEY_DTYPE, "NAME", 0, "fp32, bf16 (default) or fp16", 2},
     {"tokens-per-page", KEY_PAGE, "N", 0, "A power of two (default 32)", 2},
     {"ranks", KEY_RANKS, "N", 0, "Ranks that share the K/V heads (default 1); figures are for one rank", 2},
+    {"device", KEY_DEVICE, "NAME", 0, "Whose allocator rounds the bytes: host (default) or cuda", 2},
     {"budget", KEY_BUDGET, "BYTES", 0, "Also print the largest window whose pool fits; suffixes KiB, MiB, GiB", 3},
     {"json", KEY_JSON, NULL, 0, "Print one JSON object", 3},
     {0},
@@ -134,6 +137,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
         return cli_parse_integer("--tokens-per-page", value, 1, INT64_MAX, &options->pool.tokens_per_page);
     case KEY_RANKS:
         return cli_parse_integer("--ranks", value, 1, INT32_MAX, &options->ranks);
+    case KEY_DEVICE:
+        options->device = value;
+        return 0;
     case KEY_BUDGET:
         return set_budget(options, value);
     case KEY_JSON:
@@ -147,7 +153,7 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
 }
 
 static const char doc_format[] =
-    "Tokens and bytes of K/V pool that a geometry needs, and the largest window that fits a budget."
+    "Tokens and bytes that a geometry needs: K/V pool and rollout state; and the largest window that fits a budget."
     "\vFor example: ckv size --geometry cosmos3-nano --ranks 2 --budget 40GiB\n\n"
     "Exit status: 0 printed, 1 not even a window of 0 fits the budget, 2 the options make no sense.\n\n"
     "Geometries: %s";
@@ -155,6 +161,7 @@ static const char doc_format[] =
 typedef struct size_figures {
     ckv_rollout_size tokens;
     int64_t pool_bytes;
+    int64_t state_bytes;       /* kernel-facing tensors besides the pool */
     int64_t max_window_tokens; /* -1: not asked */
 } size_figures;
 
@@ -166,6 +173,8 @@ static ckv_status compute(size_options *options, size_figures *figures)
         options->pool.pool_tokens = figures->tokens.pool_tokens;
         status = ckv_pool_config_bytes(&options->pool, &figures->pool_bytes);
     }
+    if (status == CKV_OK)
+        status = ckv_rollout_state_bytes(&options->rollout, &options->pool, &figures->state_bytes);
     figures->max_window_tokens = -1;
     if (status == CKV_OK && options->budget_bytes > 0)
         status = ckv_rollout_max_window(&options->rollout, &options->pool, options->budget_bytes,
@@ -175,11 +184,11 @@ static ckv_status compute(size_options *options, size_figures *figures)
 
 static void print_json(const size_options *options, const size_figures *figures)
 {
-    json_t *object =
-        json_pack("{sI sI sI sI sI}", "resident_tokens", (json_int_t)figures->tokens.resident_tokens, "private_tokens",
-                  (json_int_t)figures->tokens.private_tokens, "pool_tokens", (json_int_t)figures->tokens.pool_tokens,
-                  "pool_pages", (json_int_t)(figures->tokens.pool_tokens / options->pool.tokens_per_page), "pool_bytes",
-                  (json_int_t)figures->pool_bytes);
+    json_t *object = json_pack("{sI sI sI sI sI sI}", "resident_tokens", (json_int_t)figures->tokens.resident_tokens,
+                               "private_tokens", (json_int_t)figures->tokens.private_tokens, "pool_tokens",
+                               (json_int_t)figures->tokens.pool_tokens, "pool_pages",
+                               (json_int_t)(figures->tokens.pool_tokens / options->pool.tokens_per_page), "pool_bytes",
+                               (json_int_t)figures->pool_bytes, "state_bytes", (json_int_t)figures->state_bytes);
     if (figures->max_window_tokens >= 0) {
         json_object_set_new(object, "budget_bytes", json_integer(options->budget_bytes));
         json_object_set_new(object, "max_window_tokens", json_integer(figures->max_window_tokens));
@@ -216,6 +225,8 @@ static void print_text(const size_options *options, const size_figures *figures)
            " heads of %" PRId64 ", %s, guard page included)\n",
            (double)figures->pool_bytes / (1 << 20), figures->pool_bytes, options->pool.layers, options->pool.kv_heads,
            options->pool.head_dim, ckv_dtype_name(options->pool.dtype));
+    printf("state     %12" PRId64 " bytes on each rank besides the pool (rows, slots and tables that kernels read)\n",
+           figures->state_bytes);
     if (figures->max_window_tokens >= 0)
         printf("budget    %12" PRId64 " tokens of window at most in %" PRId64 " bytes\n", figures->max_window_tokens,
                options->budget_bytes);
@@ -223,7 +234,8 @@ static void print_text(const size_options *options, const size_figures *figures)
 
 int cmd_size(int argc, char **argv)
 {
-    size_options options = {.pool = ckv_pool_config_default(), .rollout = ckv_rollout_config_default(), .ranks = 1};
+    size_options options = {
+        .pool = ckv_pool_config_default(), .rollout = ckv_rollout_config_default(), .ranks = 1, .device = "host"};
     options.pool.dtype = CKV_BF16;
     options.pool.tokens_per_page = 32;
     char doc[1024];
@@ -242,6 +254,10 @@ int cmd_size(int argc, char **argv)
         return CLI_USAGE;
     }
     options.pool.kv_heads /= options.ranks;
+    if (ckv_device_find(options.device, &options.pool.device) != CKV_OK) {
+        cli_error(argv[0], "--device: %s", ckv_last_error());
+        return CLI_USAGE;
+    }
     size_figures figures;
     ckv_status status = compute(&options, &figures);
     if (status != CKV_OK) {

@@ -53,6 +53,12 @@ CKV_NODISCARD CKV_API ckv_status ckv_rollout_config_size(const ckv_rollout_confi
 CKV_NODISCARD CKV_API ckv_status ckv_rollout_max_window(const ckv_rollout_config *config, const ckv_pool_config *pool,
                                                         int64_t budget_bytes, int64_t *window_tokens_out);
 
+/* What ckv_cache_device_bytes reports after the first open of this geometry by a cache that may take all of `pool`:
+ * bytes of kernel-facing tensors on pool->device, the allocator's rounding included. They grow with pool_tokens.
+ * ERROR_INVALID, ERROR_CAPACITY when the pool is too small for the geometry. */
+CKV_NODISCARD CKV_API ckv_status ckv_rollout_state_bytes(const ckv_rollout_config *config, const ckv_pool_config *pool,
+                                                         int64_t *bytes_out);
+
 /* A cache with a pool of its own. ERROR_INVALID, ERROR_MEMORY. Waits for the device. */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_create(const ckv_pool_config *config, ckv_cache **cache_out);
 
