@@ -43,6 +43,28 @@ ckv_status ckv_qk_norm_rope(const ckv_device *device, const ckv_qk_norm_rope_par
     return (device != NULL ? device : &ckv_device_host)->qk_norm_rope(params, stream);
 }
 
+ckv_status ckv_device_alloc(const ckv_device *device, size_t bytes, void **memory_out)
+{
+    return device->alloc(bytes, memory_out);
+}
+
+void ckv_device_free(const ckv_device *device, void *memory)
+{
+    device->free(memory);
+}
+
+ckv_status ckv_device_upload(const ckv_device *device, void *destination, const void *source, size_t bytes,
+                             ckv_stream stream)
+{
+    return device->upload(destination, source, bytes, stream);
+}
+
+ckv_status ckv_device_download(const ckv_device *device, void *destination, const void *source, size_t bytes,
+                               ckv_stream stream)
+{
+    return device->download(destination, source, bytes, stream);
+}
+
 const char *ckv_device_name(const ckv_device *device)
 {
     return device->name;

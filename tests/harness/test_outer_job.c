@@ -59,7 +59,7 @@ static void all_pass(void **state)
     inner_begin(&run);
     write_tests((const char *const[]){"passes", "waits_a_moment", "prints", NULL});
     run_ctests("", "-V");
-    expect_on_both("100% tests passed, 0 tests failed out of 3", 1);
+    expect_on_both("100% tests passed", 1); /* newer CTests do not add that none failed */
     expect_on_both("mini.passes: PASS\n", 1);
     assert_int_equal(run.outcome.exit_code, 0);
     inner_end(&run);

@@ -520,8 +520,8 @@ static void program_options(void **state)
     }
     workplace_expect(&place, "s.jsonl", 0, NULL, "");
     char *first = strdup(place.out);
-    static const char *const same[] = {"--layer 1 s.jsonl", "--device host s.jsonl", "- <s.jsonl",
-                                       "-l 0 -d host -- s.jsonl"};
+    static const char *const same[] = {"--layer 1 s.jsonl", "--device host s.jsonl", "--device strict s.jsonl",
+                                       "- <s.jsonl", "-l 0 -d host -- s.jsonl"};
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         workplace_expect(&place, same[i], 0, first, "");
     free(first);

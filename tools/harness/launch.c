@@ -136,6 +136,9 @@ static bool set_mpi_defaults(harness_launch *launch, int ranks)
         {"OMPI_MCA_mpi_yield_when_idle", "1"},
         /* reading another process's memory is forbidden in most containers; Open MPI notices, with a warning */
         {"OMPI_MCA_btl_vader_single_copy_mechanism", "none"},
+        /* all ranks run here; without ssh, Open MPI asks for some way to reach other machines before it starts any */
+        {"OMPI_MCA_plm_rsh_agent", "false"},
+        {"PRTE_MCA_plm_ssh_agent", "false"},
     };
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (!set_default(launch, defaults[i][0], defaults[i][1]))

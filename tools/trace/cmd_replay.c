@@ -145,7 +145,9 @@ static bool check_options(replay *r)
     const ckv_device *device;
     if (ckv_device_find(o->device, &device) != CKV_OK)
         return problem_set(&r->why, "--device %s: %s", o->device, ckv_last_error());
-    if (strcmp(o->exchange, "auto") != 0 && strcmp(o->device, "host") == 0)
+    if (strcmp(o->device, "host") != 0)
+        return problem_set(&r->why, "--device %s: replay keeps its tensors in host memory; use host", o->device);
+    if (strcmp(o->exchange, "auto") != 0)
         return problem_set(&r->why, "--exchange %s is for tensors in GPU memory; on the host device use auto",
                            o->exchange);
     bool known = strcmp(o->backend, "auto") == 0;

@@ -69,7 +69,7 @@ static int64_t vector_bytes(const window_run *run)
 }
 
 /* K and V of tokens with consecutive ids, dense, in the run's memory. */
-static ckv_kv make_source(window_run *run, int64_t layer, int64_t first_position, int64_t tokens)
+static char *make_planes(window_run *run, int64_t layer, int64_t first_position, int64_t tokens)
 {
     const ckv_pool_config *config = &run->config;
     ckv_cache_state state = ckv_cache_get_state(run->cache);
@@ -89,7 +89,7 @@ static ckv_kv make_source(window_run *run, int64_t layer, int64_t first_position
             }
         }
     }
-    return ckv_kv_dense(planes, planes + plane, config->kv_heads, config->head_dim);
+    return planes;
 }
 
 static ckv_status write_layer(window_run *run, const window_op *op, int64_t layer)
@@ -100,10 +100,20 @@ static ckv_status write_layer(window_run *run, const window_op *op, int64_t laye
     int64_t most = forward ? state.max_staged_tokens : state.resident_tokens;
     /* What the library will refuse needs one token behind it, no more. */
     bool in_range = op->tokens >= 1 && op->tokens <= most && start >= 0 && start <= state.resident_tokens;
-    ckv_kv source = make_source(run, layer, in_range ? start : 0, in_range ? op->tokens : 1);
-    ckv_status status =
-        forward ? ckv_cache_write_staged(run->cache, layer, op->tokens, op->causal_block_size, &source, 1, NULL)
-                : ckv_cache_write_range(run->cache, layer, start, op->tokens, &source, NULL);
+    int64_t tokens = in_range ? op->tokens : 1;
+    size_t plane = (size_t)(tokens * run->config.kv_heads * vector_bytes(run));
+    char *moved = NULL;
+    ckv_status status = ckv_device_alloc(run->config.device, 2 * plane, (void **)&moved);
+    if (status == CKV_OK)
+        status = ckv_device_upload(run->config.device, moved, make_planes(run, layer, in_range ? start : 0, tokens),
+                                   2 * plane, NULL);
+    if (status == CKV_OK) {
+        ckv_kv source = ckv_kv_dense(moved, moved + plane, run->config.kv_heads, run->config.head_dim);
+        status = forward
+                     ? ckv_cache_write_staged(run->cache, layer, op->tokens, op->causal_block_size, &source, 1, NULL)
+                     : ckv_cache_write_range(run->cache, layer, start, op->tokens, &source, NULL);
+    }
+    ckv_device_free(run->config.device, moved);
     arena_free(&run->memory);
     return status;
 }
