@@ -164,7 +164,7 @@ static bool append_mpirun(harness_launch *launch, int ranks)
     char count[16];
     snprintf(count, sizeof count, "%d", ranks);
     return append(&launch->argv, chosen ? chosen : CKV_MPIEXEC) && append(&launch->argv, "-np") &&
-           append(&launch->argv, count) && set_mpi_defaults(launch, ranks);
+           append(&launch->argv, count);
 }
 
 bool harness_launch_prepare(harness_launch *launch_out, int ranks, char *const *program)
@@ -175,6 +175,7 @@ bool harness_launch_prepare(harness_launch *launch_out, int ranks, char *const *
     bool complete = true;
     for (char **entry = environ; complete && *entry != NULL; entry++)
         complete = is_scrubbed(*entry, inside_job) || append(&launch.environment, *entry);
+    complete = complete && set_mpi_defaults(&launch, ranks); /* one rank that starts MPI needs them as well */
     if (ranks > 1)
         complete = complete && append_mpirun(&launch, ranks);
     else
