@@ -3,7 +3,7 @@
  * generated condition and shares nothing with the one under test. */
 #include "tests/support/case.h"
 
-#include "tests/host/random_data.h"
+#include "tests/support/random_data.h"
 #include "tools/lists/match.h"
 
 #include <ctype.h>
@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *pick(random_source *random, const char *const *words, size_t count)
+static const char *pick(ckv_random *random, const char *const *words, size_t count)
 {
-    return words[random_between(random, 0, (int64_t)count - 1)];
+    return words[ckv_random_range(random, 0, (int64_t)count - 1)];
 }
 #define PICK(random, words) pick(random, words, sizeof(words) / sizeof *(words))
 
@@ -144,25 +144,25 @@ static void read_back(arena *memory, const char *text, list_set *lists)
 
 /* --- random lists --- */
 
-static void write_random_condition(FILE *out, random_source *random)
+static void write_random_condition(FILE *out, ckv_random *random)
 {
     fputs("- condition:\n", out);
-    if (random_between(random, 0, 2) > 0) {
+    if (ckv_random_range(random, 0, 2) > 0) {
         fputs("    ranges:\n", out);
         for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-            if (random_between(random, 0, 3) > 0)
+            if (ckv_random_range(random, 0, 3) > 0)
                 continue;
-            int64_t first = random_between(random, 0, 3), second = random_between(random, 0, 3);
+            int64_t first = ckv_random_range(random, 0, 3), second = ckv_random_range(random, 0, 3);
             fprintf(out, "      %s: {%s: %s", keys[i], bounds[first], PICK(random, numbers));
             if (second != first)
                 fprintf(out, ", %s: %s", bounds[second], PICK(random, numbers));
             fputs("}\n", out);
         }
     }
-    if (random_between(random, 0, 2) > 0) {
+    if (ckv_random_range(random, 0, 2) > 0) {
         fputs("    wildcards:\n", out);
         for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-            int64_t count = random_between(random, 0, 3) == 0 ? random_between(random, 1, 3) : 0;
+            int64_t count = ckv_random_range(random, 0, 3) == 0 ? ckv_random_range(random, 1, 3) : 0;
             if (count == 1)
                 fprintf(out, "      %s: '%s'\n", keys[i], PICK(random, globs));
             else if (count > 1)
@@ -171,15 +171,15 @@ static void write_random_condition(FILE *out, random_source *random)
                 fprintf(out, "      - '%s'\n", PICK(random, globs));
         }
     }
-    if (random_between(random, 0, 2) > 0) {
+    if (ckv_random_range(random, 0, 2) > 0) {
         fputs("    terms:\n", out);
         for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-            if (random_between(random, 0, 3) == 0)
+            if (ckv_random_range(random, 0, 3) == 0)
                 fprintf(out, "      %s: %s\n", keys[i], PICK(random, values));
     }
 }
 
-static void write_random_entry(FILE *out, random_source *random)
+static void write_random_entry(FILE *out, ckv_random *random)
 {
     static const char *const targets[] = {"cache.rollover", "a/b.py::C::d[x=1-y:2/z+w,-]", "SKIP", "dir/TIMEOUT(3)",
                                           "\xC3\xA9.x"};
@@ -203,18 +203,18 @@ static void write_random_entry(FILE *out, random_source *random)
     fprintf(out, "%s\n", PICK(random, comments));
 }
 
-static char *random_list(random_source *random)
+static char *random_list(ckv_random *random)
 {
     char *text;
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     assert_non_null(out);
     fputs("# comment\nversion: 0.0.1\n", out);
-    for (int64_t context = random_between(random, 0, 2); context >= 0; context--) {
+    for (int64_t context = ckv_random_range(random, 0, 2); context >= 0; context--) {
         fprintf(out, "l0_%d:\n", (int)context);
-        for (int64_t block = random_between(random, 1, 4); block > 0; block--) {
+        for (int64_t block = ckv_random_range(random, 1, 4); block > 0; block--) {
             write_random_condition(out, random);
-            int64_t entries = random_between(random, 0, 4);
+            int64_t entries = ckv_random_range(random, 0, 4);
             fputs(entries > 0 ? "  tests:\n" : "  tests: []\n", out);
             for (; entries > 0; entries--)
                 write_random_entry(out, random);
@@ -227,7 +227,7 @@ static char *random_list(random_source *random)
 static void parse_print_parse(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     for (int round = 0; round < 500; round++) {
         arena memory = {NULL};
         list_set first = {NULL, NULL}, second = {NULL, NULL};
@@ -296,11 +296,11 @@ static bool bound_says(const char *bound, double known, double limit)
 }
 
 /* One generated key: its YAML goes to `out`; the answer for a fact (NULL: none) is worked out here. */
-static match_result random_key(FILE *out, random_source *random, int part, const char *key, const char *known)
+static match_result random_key(FILE *out, ckv_random *random, int part, const char *key, const char *known)
 {
     bool says = false;
     if (part == 0) {
-        int64_t first = random_between(random, 0, 3), second = random_between(random, 0, 3);
+        int64_t first = ckv_random_range(random, 0, 3), second = ckv_random_range(random, 0, 3);
         const char *one = PICK(random, numbers), *other = PICK(random, numbers);
         fprintf(out, "%s: {%s: %s", key, bounds[first], one);
         if (second != first)
@@ -310,7 +310,7 @@ static match_result random_key(FILE *out, random_source *random, int part, const
                (second == first || bound_says(bounds[second], atof(known), atof(other)));
     } else if (part == 1) {
         fprintf(out, "%s: [", key);
-        for (int64_t count = random_between(random, 1, 3); count > 0; count--) {
+        for (int64_t count = ckv_random_range(random, 1, 3); count > 0; count--) {
             const char *glob = PICK(random, globs);
             fprintf(out, "'%s'%s", glob, count > 1 ? ", " : "]");
             says = says || (known != NULL && glob_says(glob, known));
@@ -327,7 +327,7 @@ static void matching_agrees_with_a_second_evaluator(void **state)
 {
     (void)state;
     static const char *const parts[] = {"ranges", "wildcards", "terms"};
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     size_t answers[3] = {0, 0, 0};
     for (int round = 0; round < 20000; round++) {
         arena memory = {NULL};
@@ -338,7 +338,7 @@ static void matching_agrees_with_a_second_evaluator(void **state)
         assert_non_null(out);
         const char *known[sizeof keys / sizeof *keys];
         for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-            known[i] = random_between(&random, 0, 9) == 0 ? NULL : PICK(&random, values);
+            known[i] = ckv_random_range(&random, 0, 9) == 0 ? NULL : PICK(&random, values);
             facts_set(&memory, &facts, keys[i], known[i]);
         }
         match_result expected = MATCH_YES;
@@ -346,7 +346,7 @@ static void matching_agrees_with_a_second_evaluator(void **state)
         for (int part = 0; part < 3; part++) {
             fprintf(out, "    %s: {", parts[part]);
             for (size_t i = 0, written_keys = 0; i < sizeof keys / sizeof *keys; i++) {
-                if (random_between(&random, 0, 9) > 0)
+                if (ckv_random_range(&random, 0, 9) > 0)
                     continue;
                 fputs(written_keys++ > 0 ? ", " : "", out);
                 match_result one = random_key(out, &random, part, keys[i], known[i]);

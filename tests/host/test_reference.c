@@ -2,7 +2,7 @@
 /* The exact-window reference, against arithmetic by hand and against a mask written out here. */
 #include "tests/support/case.h"
 
-#include "tests/host/random_data.h"
+#include "tests/support/random_data.h"
 
 #include <ckv/reference.h>
 
@@ -145,7 +145,7 @@ static void brute_force_row(const rollout *r, const void *q, int64_t row, int64_
     *lse = log(sum);
 }
 
-static void check_random_forward(const rollout *r, ckv_reference *reference, random_source *random)
+static void check_random_forward(const rollout *r, ckv_reference *reference, ckv_random *random)
 {
     int64_t seq_len = r->block * r->blocks, dim = r->head_dim;
     size_t bytes = ckv_dtype_bytes(r->dtype);
@@ -182,14 +182,14 @@ static void check_random_forward(const rollout *r, ckv_reference *reference, ran
 static void random_rollouts_match_a_mask(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     for (int round = 0; round < 60; round++) {
-        rollout r = {.dtype = (ckv_dtype)random_between(&random, 0, 2)};
-        r.kv_heads = random_between(&random, 1, 3);
-        r.q_heads = r.kv_heads * random_between(&random, 1, 4);
-        r.head_dim = random_between(&random, 1, 19);
-        r.pin = random_between(&random, 0, 12);
-        r.window = random_between(&random, 0, 15);
+        rollout r = {.dtype = (ckv_dtype)ckv_random_range(&random, 0, 2)};
+        r.kv_heads = ckv_random_range(&random, 1, 3);
+        r.q_heads = r.kv_heads * ckv_random_range(&random, 1, 4);
+        r.head_dim = ckv_random_range(&random, 1, 19);
+        r.pin = ckv_random_range(&random, 0, 12);
+        r.window = ckv_random_range(&random, 0, 15);
         enum { TOKENS = 80 };
         int64_t count = TOKENS * r.kv_heads * r.head_dim;
         r.k = malloc((size_t)count * ckv_dtype_bytes(r.dtype));
@@ -199,10 +199,10 @@ static void random_rollouts_match_a_mask(void **state)
         ckv_reference *reference = new_reference(r.q_heads, r.kv_heads, r.head_dim, r.dtype, 0);
         assert_ok(ckv_reference_open(reference, r.pin, r.window));
         while (r.committed < TOKENS - 12) {
-            r.block = random_between(&random, 1, 4);
-            r.blocks = random_between(&random, 1, 3);
+            r.block = ckv_random_range(&random, 1, 4);
+            r.blocks = ckv_random_range(&random, 1, 3);
             check_random_forward(&r, reference, &random);
-            int64_t commit = random_between(&random, 1, r.block * r.blocks);
+            int64_t commit = ckv_random_range(&random, 1, r.block * r.blocks);
             assert_ok(ckv_reference_commit(reference, commit));
             r.committed += commit;
         }
@@ -225,7 +225,7 @@ typedef struct scene {
 
 static scene *new_scene(void)
 {
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     scene *s = calloc(1, sizeof *s);
     fill_random(&random, CKV_FP32, s->k, (HISTORY + STAGED + PADDING) * DIM);
     fill_random(&random, CKV_FP32, s->v, (HISTORY + STAGED + PADDING) * DIM);

@@ -4,8 +4,8 @@
 #ifndef CKV_TESTS_SINGLE_GPU_ATTENTION_CASE_H
 #define CKV_TESTS_SINGLE_GPU_ATTENTION_CASE_H
 
-#include "tests/host/random_data.h"
 #include "tests/support/device_memory.h"
+#include "tests/support/random_data.h"
 
 #include <ckv/attention.h>
 #include <ckv/reference.h>
@@ -189,7 +189,7 @@ static inline void write_pair(pair *p, int64_t layer, int64_t start, int64_t tok
     assert_ok(ckv_reference_write(p->reference, layer, id_of_position(p, start), tokens, &source));
 }
 
-static inline void write_random(pair *p, random_source *random, int64_t layer, int64_t start, int64_t tokens)
+static inline void write_random(pair *p, ckv_random *random, int64_t layer, int64_t start, int64_t tokens)
 {
     int64_t count = tokens * p->pool.kv_heads * p->pool.head_dim;
     void *k = malloc((size_t)count * ckv_dtype_bytes(p->pool.dtype));
@@ -211,7 +211,7 @@ typedef struct forward {
 
 static const float SENTINEL = -77;
 
-static inline forward new_forward(pair *p, random_source *random, int64_t layer, int64_t seq_len, int64_t block,
+static inline forward new_forward(pair *p, ckv_random *random, int64_t layer, int64_t seq_len, int64_t block,
                                   int64_t rows)
 {
     int64_t heads = p->q_heads + 2 * p->pool.kv_heads;
@@ -338,7 +338,7 @@ static inline void attend_pair(pair *p, const ckv_attention_args *args)
 }
 
 /* A prompt through write_range, committed: fixed tokens first. */
-static inline void write_prompt(pair *p, random_source *random, int64_t tokens)
+static inline void write_prompt(pair *p, ckv_random *random, int64_t tokens)
 {
     for (int64_t layer = 0; layer < p->pool.layers; layer++)
         write_random(p, random, layer, 0, tokens);
@@ -346,7 +346,7 @@ static inline void write_prompt(pair *p, random_source *random, int64_t tokens)
 }
 
 /* Forward of all layers, then commit. */
-static inline void step_pair(pair *p, random_source *random, int64_t seq_len, int64_t block, int64_t commit)
+static inline void step_pair(pair *p, ckv_random *random, int64_t seq_len, int64_t block, int64_t commit)
 {
     for (int64_t layer = 0; layer < p->pool.layers; layer++) {
         forward f = new_forward(p, random, layer, seq_len, block, seq_len);

@@ -90,7 +90,7 @@ static void expect_refusals(pair *p, const forward *f, const refusal *refusals, 
 static void refuses_sizes(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     write_prompt(&p, &random, 5);
@@ -119,7 +119,7 @@ static void refuses_sizes(void **state)
 static void refuses_tensors_and_options(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     write_prompt(&p, &random, 5);
@@ -154,21 +154,21 @@ static void refuses_tensors_and_options(void **state)
     close_pair(&p);
 }
 
-static pair random_pair(random_source *random)
+static pair random_pair(ckv_random *random)
 {
     pair p = default_pair();
-    p.pool.dtype = (ckv_dtype)random_between(random, uses_cudnn() ? CKV_BF16 : CKV_FP32, CKV_FP16);
-    p.pool.kv_heads = random_between(random, 1, 3);
-    p.q_heads = p.pool.kv_heads * random_between(random, 1, 4);
-    p.pool.head_dim = uses_cudnn() ? 8 * random_between(random, 1, 5) : random_between(random, 1, 40);
+    p.pool.dtype = (ckv_dtype)ckv_random_range(random, uses_cudnn() ? CKV_BF16 : CKV_FP32, CKV_FP16);
+    p.pool.kv_heads = ckv_random_range(random, 1, 3);
+    p.q_heads = p.pool.kv_heads * ckv_random_range(random, 1, 4);
+    p.pool.head_dim = uses_cudnn() ? 8 * ckv_random_range(random, 1, 5) : ckv_random_range(random, 1, 40);
     static const int64_t page_sizes[] = {1, 4, 8, 32};
-    p.pool.tokens_per_page = page_sizes[random_between(random, 0, 3)];
-    p.rollout.pin_tokens = random_between(random, 0, 30);
-    p.rollout.window_tokens = random_between(random, 0, 3) == 0 ? 0 : random_between(random, 1, 60);
-    p.rollout.max_staged_tokens = random_between(random, 1, 24);
+    p.pool.tokens_per_page = page_sizes[ckv_random_range(random, 0, 3)];
+    p.rollout.pin_tokens = ckv_random_range(random, 0, 30);
+    p.rollout.window_tokens = ckv_random_range(random, 0, 3) == 0 ? 0 : ckv_random_range(random, 1, 60);
+    p.rollout.max_staged_tokens = ckv_random_range(random, 1, 24);
     p.rollout.num_causal_block_sizes = 3;
     for (int i = 0; i < 3; i++)
-        p.sizes[i] = random_between(random, 1, p.rollout.max_staged_tokens);
+        p.sizes[i] = ckv_random_range(random, 1, p.rollout.max_staged_tokens);
     return p;
 }
 
@@ -224,23 +224,23 @@ static void free_strided(pair *p, strided *s)
 }
 
 /* Padding rows hold zero, random, NaN or infinity. */
-static void dirty_padding(const pair *p, random_source *random, forward *f)
+static void dirty_padding(const pair *p, ckv_random *random, forward *f)
 {
     static const float values[] = {0, NAN, INFINITY, -INFINITY};
-    int64_t kind = random_between(random, 0, 4), stride = f->args.q_token_stride;
+    int64_t kind = ckv_random_range(random, 0, 4), stride = f->args.q_token_stride;
     for (int64_t i = f->args.seq_len * stride; kind < 4 && i < f->rows * stride; i++)
         set_element(p->pool.dtype, f->qkv, i, values[kind]);
 }
 
-static void random_forward(pair *p, random_source *random, int64_t layer, int64_t seq_len, int64_t block)
+static void random_forward(pair *p, ckv_random *random, int64_t layer, int64_t seq_len, int64_t block)
 {
-    forward f = new_forward(p, random, layer, seq_len, block, seq_len + random_between(random, 0, 5));
+    forward f = new_forward(p, random, layer, seq_len, block, seq_len + ckv_random_range(random, 0, 5));
     dirty_padding(p, random, &f);
-    if (random_between(random, 0, 1))
+    if (ckv_random_range(random, 0, 1))
         f.args.lse = NULL;
-    if (random_between(random, 0, 2) == 0)
+    if (ckv_random_range(random, 0, 2) == 0)
         f.args.backend = NULL;
-    if (random_between(random, 0, 1)) {
+    if (ckv_random_range(random, 0, 1)) {
         strided s = make_strided(p, &f);
         attend_pair(p, &s.args);
         free_strided(p, &s);
@@ -251,15 +251,15 @@ static void random_forward(pair *p, random_source *random, int64_t layer, int64_
 }
 
 /* An edit of committed tokens on one side of the fixed end, sometimes zero_values. */
-static void random_edit(pair *p, random_source *random)
+static void random_edit(pair *p, ckv_random *random)
 {
     ckv_cache_state state = ckv_cache_get_state(p->cache);
     if (state.staging_offset == 0)
         return;
-    int64_t start = random_between(random, 0, state.staging_offset - 1);
+    int64_t start = ckv_random_range(random, 0, state.staging_offset - 1);
     int64_t end = start < state.fixed_tokens ? state.fixed_tokens : state.staging_offset;
-    int64_t tokens = random_between(random, 1, end - start), layer = random_between(random, 0, p->pool.layers - 1);
-    if (random_between(random, 0, 2) > 0) {
+    int64_t tokens = ckv_random_range(random, 1, end - start), layer = ckv_random_range(random, 0, p->pool.layers - 1);
+    if (ckv_random_range(random, 0, 2) > 0) {
         write_random(p, random, layer, start, tokens);
         return;
     }
@@ -267,17 +267,17 @@ static void random_edit(pair *p, random_source *random)
     assert_ok(ckv_reference_zero_values(p->reference, layer, id_of_position(p, start), tokens));
 }
 
-static void random_chunk(pair *p, random_source *random)
+static void random_chunk(pair *p, ckv_random *random)
 {
     int64_t blocks = 0, block = 0;
-    for (int64_t i = random_between(random, 1, 3); i > 0; i--) {
-        block = p->sizes[random_between(random, 0, 2)];
-        blocks = random_between(random, 1, p->rollout.max_staged_tokens / block);
+    for (int64_t i = ckv_random_range(random, 1, 3); i > 0; i--) {
+        block = p->sizes[ckv_random_range(random, 0, 2)];
+        blocks = ckv_random_range(random, 1, p->rollout.max_staged_tokens / block);
         for (int64_t layer = 0; layer < p->pool.layers; layer++)
             random_forward(p, random, layer, blocks * block, block);
     }
-    commit_pair(p, random_between(random, 0, 3) == 0 ? random_between(random, 1, blocks * block) : blocks * block);
-    if (random_between(random, 0, 1))
+    commit_pair(p, ckv_random_range(random, 0, 3) == 0 ? ckv_random_range(random, 1, blocks * block) : blocks * block);
+    if (ckv_random_range(random, 0, 1))
         random_edit(p, random);
 }
 
@@ -285,14 +285,14 @@ static void random_chunk(pair *p, random_source *random)
 static void random_rollouts_match_the_reference(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     for (int round = 0; round < (uses_cudnn() ? 4 : 60); round++) {
         pair p = random_pair(&random);
         open_pair(&p);
-        int64_t prompt = random_between(&random, 0, p.rollout.pin_tokens + p.rollout.max_staged_tokens);
+        int64_t prompt = ckv_random_range(&random, 0, p.rollout.pin_tokens + p.rollout.max_staged_tokens);
         if (prompt > 0)
             write_prompt(&p, &random, prompt);
-        for (int64_t chunks = random_between(&random, 2, uses_cudnn() ? 5 : 12); chunks > 0; chunks--)
+        for (int64_t chunks = ckv_random_range(&random, 2, uses_cudnn() ? 5 : 12); chunks > 0; chunks--)
             random_chunk(&p, &random);
         close_pair(&p);
     }
@@ -302,7 +302,7 @@ static void random_rollouts_match_the_reference(void **state)
 static void several_tiles(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     for (int dtype = uses_cudnn() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
         pair p = default_pair();
         p.pool.dtype = (ckv_dtype)dtype;
@@ -327,7 +327,7 @@ static void several_tiles(void **state)
 static void layouts_of_the_input_do_not_matter(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     for (int dtype = uses_cudnn() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
         pair p = default_pair();
         p.pool.dtype = (ckv_dtype)dtype;
@@ -353,7 +353,7 @@ static void layouts_of_the_input_do_not_matter(void **state)
 static void writes_nothing_but_out(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     forward f = new_forward(&p, &random, 0, 2, 2, 3);
@@ -377,7 +377,7 @@ static void writes_nothing_but_out(void **state)
 static void later_forwards_overwrite_staged_tokens(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     write_prompt(&p, &random, 7);
@@ -398,7 +398,7 @@ static void later_forwards_overwrite_staged_tokens(void **state)
 static void shapes_and_layers_take_turns(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     write_prompt(&p, &random, 7);

@@ -9,7 +9,7 @@ typedef struct chunk {
     ckv_attention_args there[2];
 } chunk;
 
-static chunk new_chunk(pair *p, random_source *random, int64_t block)
+static chunk new_chunk(pair *p, ckv_random *random, int64_t block)
 {
     chunk c;
     for (int layer = 0; layer < 2; layer++) {
@@ -49,7 +49,7 @@ static cudaGraphExec_t capture_chunk(const chunk *c, cudaStream_t stream)
 }
 
 /* New tokens at the old addresses. */
-static void renew_chunk(pair *p, random_source *random, chunk *c)
+static void renew_chunk(pair *p, ckv_random *random, chunk *c)
 {
     for (int layer = 0; layer < 2; layer++) {
         forward *f = &c->forwards[layer];
@@ -75,7 +75,7 @@ static void compare_chunk(pair *p, chunk *c)
     }
 }
 
-static void replay_chunk(pair *p, random_source *random, chunk *c, cudaGraphExec_t graph, cudaStream_t stream)
+static void replay_chunk(pair *p, ckv_random *random, chunk *c, cudaGraphExec_t graph, cudaStream_t stream)
 {
     renew_chunk(p, random, c);
     replay(graph, stream);
@@ -86,7 +86,7 @@ static void replay_chunk(pair *p, random_source *random, chunk *c, cudaGraphExec
 static void captured_forwards_replay_over_commits(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     cudaStream_t stream;
     pair p = default_pair();
     assert_cuda(cudaStreamCreate(&stream));
@@ -122,7 +122,7 @@ static void captured_forwards_replay_over_commits(void **state)
 static void one_graph_is_a_whole_chunk(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     cudaStream_t stream;
     pair p = default_pair();
     assert_cuda(cudaStreamCreate(&stream));
@@ -158,7 +158,7 @@ static void one_graph_is_a_whole_chunk(void **state)
 static void first_forward_in_a_capture_is_refused(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     cudaStream_t stream;
     cudaGraph_t graph;
     pair p = default_pair();
@@ -184,7 +184,7 @@ static void first_forward_in_a_capture_is_refused(void **state)
 static void wrong_addresses_are_refused(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     write_prompt(&p, &random, 5);
@@ -218,7 +218,7 @@ static void wrong_addresses_are_refused(void **state)
 static void unusable_strides_are_refused(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     write_prompt(&p, &random, 5);
@@ -237,7 +237,7 @@ static void unusable_strides_are_refused(void **state)
 static void forwards_take_no_memory(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     open_pair(&p);
     write_prompt(&p, &random, 5);
@@ -259,7 +259,7 @@ static void forwards_take_no_memory(void **state)
 static void a_cache_outlives_another(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair first = default_pair(), second = default_pair();
     open_pair(&first);
     open_pair(&second);

@@ -81,7 +81,7 @@ static void visible_keys_are_exactly_the_window(void **state)
 static void nan_reaches_only_rows_that_see_it(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     p.pool.layers = p.q_heads = p.pool.kv_heads = 1;
     open_pair(&p);
@@ -116,7 +116,7 @@ static void nan_reaches_only_rows_that_see_it(void **state)
 static void scores_of_any_size(void **state)
 {
     (void)state;
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     static const double scales[] = {0x1p-6, 1, 0x1p4, 0x1p10};
     const size_t count = uses_cudnn() ? 3 : 4; /* at 2^10 one float rounding of score * log2(e) moves a weight by 1% */
     for (size_t i = 0; i < count; i++) {
@@ -149,7 +149,7 @@ static void minus_infinity_weighs_nothing(void **state)
     (void)state;
     if (uses_cudnn())
         ckv_test_skip("cuDNN says nothing of rows of -inf scores");
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     enum { PIN = 150, VECTOR = 2 * 16 };
     p.pool.layers = 1;
@@ -206,7 +206,7 @@ static void slots_past_a_row_have_no_influence(void **state)
 {
     (void)state;
     static const float values[] = {1000, INFINITY, NAN};
-    random_source random = {ckv_test_seed()};
+    ckv_random random = {ckv_test_seed()};
     pair p = default_pair();
     p.pool.layers = 1;
     p.pool.tokens_per_page = 8;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Seeded random numbers, tensors of any dtype, and a comparison in double, for tests. */
-#ifndef CKV_TESTS_HOST_RANDOM_DATA_H
-#define CKV_TESTS_HOST_RANDOM_DATA_H
+/* Random tensors of any dtype, and a comparison in double, for tests. */
+#ifndef CKV_TESTS_SUPPORT_RANDOM_DATA_H
+#define CKV_TESTS_SUPPORT_RANDOM_DATA_H
 
 #include "tests/support/case.h"
+#include "tests/support/random.h"
 
 #include <ckv/types.h>
 #include <math.h>
@@ -15,30 +16,6 @@
         if (!(fabs(near_actual_ - near_expected_) <= near_tolerance_))                                                 \
             fail_msg("%s is %.17g, not within %g of %.17g", #actual, near_actual_, near_tolerance_, near_expected_);   \
     } while (0)
-
-typedef struct random_source {
-    uint64_t state;
-} random_source;
-
-/* splitmix64 */
-static inline uint64_t random_bits(random_source *random)
-{
-    uint64_t z = random->state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-/* low..high, both included */
-static inline int64_t random_between(random_source *random, int64_t low, int64_t high)
-{
-    return low + (int64_t)(random_bits(random) % (uint64_t)(high - low + 1));
-}
-
-static inline float random_unit(random_source *random)
-{
-    return (float)((double)(random_bits(random) >> 40) * 0x1p-23 - 1); /* [-1, 1) */
-}
 
 static inline void set_element(ckv_dtype dtype, void *tensor, int64_t index, float value)
 {
@@ -52,10 +29,10 @@ static inline float get_element(ckv_dtype dtype, const void *tensor, int64_t ind
     return value;
 }
 
-static inline void fill_random(random_source *random, ckv_dtype dtype, void *tensor, int64_t count)
+static inline void fill_random(ckv_random *random, ckv_dtype dtype, void *tensor, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        set_element(dtype, tensor, i, random_unit(random));
+        set_element(dtype, tensor, i, ckv_random_float(random));
 }
 
 static inline void fill_value(ckv_dtype dtype, void *tensor, int64_t count, float value)
