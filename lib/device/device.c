@@ -38,31 +38,50 @@ ckv_status ckv_device_find(const char *name, const ckv_device **device_out)
     return ckv_fail(CKV_ERROR_INVALID, "device '%s' is not one of host, strict, cuda", name ? name : "(null)");
 }
 
+static const ckv_device *or_host(const ckv_device *device)
+{
+    return device != NULL ? device : &ckv_device_host;
+}
+
 ckv_status ckv_qk_norm_rope(const ckv_device *device, const ckv_qk_norm_rope_params *params, ckv_stream stream)
 {
-    return (device != NULL ? device : &ckv_device_host)->qk_norm_rope(params, stream);
+    if (params == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "qk_norm_rope: params is NULL");
+    return or_host(device)->qk_norm_rope(params, stream);
 }
 
 ckv_status ckv_device_alloc(const ckv_device *device, size_t bytes, void **memory_out)
 {
-    return device->alloc(bytes, memory_out);
+    if (memory_out == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "device_alloc: memory_out is NULL");
+    return or_host(device)->alloc(bytes, memory_out);
 }
 
 void ckv_device_free(const ckv_device *device, void *memory)
 {
-    device->free(memory);
+    or_host(device)->free(memory);
+}
+
+static ckv_status check_copy(const char *operation, const void *destination, const void *source, size_t bytes)
+{
+    if (bytes > 0 && (destination == NULL || source == NULL))
+        return ckv_fail(CKV_ERROR_INVALID, "%s of %zu bytes: destination and source must not be NULL", operation,
+                        bytes);
+    return CKV_OK;
 }
 
 ckv_status ckv_device_upload(const ckv_device *device, void *destination, const void *source, size_t bytes,
                              ckv_stream stream)
 {
-    return device->upload(destination, source, bytes, stream);
+    CKV_TRY(check_copy("device_upload", destination, source, bytes));
+    return or_host(device)->upload(destination, source, bytes, stream);
 }
 
 ckv_status ckv_device_download(const ckv_device *device, void *destination, const void *source, size_t bytes,
                                ckv_stream stream)
 {
-    return device->download(destination, source, bytes, stream);
+    CKV_TRY(check_copy("device_download", destination, source, bytes));
+    return or_host(device)->download(destination, source, bytes, stream);
 }
 
 const char *ckv_device_name(const ckv_device *device)

@@ -71,6 +71,18 @@ static void null_configs_and_results_are_refused(void **state)
     ckv_cache *cache;
     ckv_rollout_size size;
     int64_t number;
+    const ckv_device *host;
+    void *memory;
+    expect_invalid(ckv_device_find("host", NULL));
+    expect_invalid(ckv_device_find(NULL, &host));
+    expect_invalid(ckv_device_alloc(NULL, 4, NULL));
+    assert_ok(ckv_device_alloc(NULL, 4, &memory));
+    expect_invalid(ckv_device_upload(NULL, memory, NULL, 4, NULL));
+    expect_invalid(ckv_device_download(NULL, NULL, memory, 4, NULL));
+    assert_ok(ckv_device_upload(NULL, NULL, NULL, 0, NULL));
+    ckv_device_free(NULL, memory);
+    ckv_device_free(NULL, NULL);
+    expect_invalid(ckv_qk_norm_rope(NULL, NULL, NULL));
     expect_invalid(ckv_pool_config_bytes(NULL, &number));
     expect_invalid(ckv_pool_config_bytes(&pool, NULL));
     expect_invalid(ckv_pool_create(NULL, &pool_out));

@@ -41,9 +41,9 @@ CKV_NODISCARD CKV_API ckv_status ckv_device_find(const char *name, const ckv_dev
 /* Static storage. */
 CKV_API const char *ckv_device_name(const ckv_device *device);
 
-/* Memory of a device, for programs that do not speak its own API. alloc leaves contents undefined; ERROR_MEMORY. free
- * accepts NULL. upload enqueues on `stream` and may be given `source` again when it returns; download waits.
- * ERROR_DEVICE. */
+/* Memory of a device (NULL: host), for programs that do not speak its own API. alloc leaves contents undefined;
+ * ERROR_MEMORY. free accepts NULL. upload enqueues on `stream` and may be given `source` again when it returns;
+ * download waits. ERROR_DEVICE. */
 CKV_NODISCARD CKV_API ckv_status ckv_device_alloc(const ckv_device *device, size_t bytes, void **memory_out);
 CKV_API void ckv_device_free(const ckv_device *device, void *memory);
 CKV_NODISCARD CKV_API ckv_status ckv_device_upload(const ckv_device *device, void *destination, const void *source,
