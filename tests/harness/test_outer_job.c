@@ -26,11 +26,17 @@ static void write_tests(const char *const *faults)
     assert_true(harness_file_write(path, text));
 }
 
-/* mpirun -np 2 ctest; what each rank prints goes to its own file. `before` is shell that each rank runs first. */
+/* mpirun -np 2 ctest; what each rank prints goes to its own file. `before` is shell that each rank runs first. mpirun
+ * ends a job a second after a rank left with an error; on a busy machine the other CTest may need longer for its last
+ * lines, so each rank waits for both. */
 static void run_ctests(const char *before, const char *options)
 {
     char script[1024];
-    snprintf(script, sizeof script, "cd '%s' && %s { '%s' --output-on-failure %s > ctest.$OMPI_COMM_WORLD_RANK 2>&1; }",
+    snprintf(script, sizeof script,
+             "cd '%s' && %s { '%s' --output-on-failure %s > ctest.$OMPI_COMM_WORLD_RANK 2>&1; code=$?;"
+             " : > done.$OMPI_COMM_WORLD_RANK; tries=0;"
+             " until [ -e done.0 ] && [ -e done.1 ] || [ $tries -ge 100 ]; do sleep 0.1; tries=$((tries + 1)); done;"
+             " exit $code; }",
              run.folder, before, CKV_CTEST, options);
     inner_execute(&run, 2, (const char *[]){"sh", "-c", script, NULL});
 }
