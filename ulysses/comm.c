@@ -24,6 +24,7 @@ struct ckv_comm {
     void *transport;
     int rank, size;
     ckv_status failure; /* once set, every operation returns it */
+    char cause[DETAIL_BYTES];
     verdict mine;
     verdict *verdicts;         /* [size] */
     ckv_comm_transfer *gather; /* [size] */
@@ -98,28 +99,59 @@ ckv_comm_record ckv_comm_last_operation(const ckv_comm *comm)
     return record;
 }
 
-/* One recorded trip through the transport. */
-static ckv_status operate(ckv_comm *comm, const char *operation, int64_t tensors, const ckv_comm_transfer *transfers)
+ckv_status ckv_comm_async_error(ckv_comm *comm)
 {
+    if (comm == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "async_error: comm is NULL");
     if (comm->failure != CKV_OK)
-        return ckv_fail(comm->failure, "%s on rank %d: this communicator failed in %s, operation %llu", operation,
-                        comm->rank, atomic_load(&comm->operation), (unsigned long long)atomic_load(&comm->sequence));
-    int64_t bytes = 0;
-    for (int64_t i = 0; i < tensors * comm->size; i++)
-        bytes += i % comm->size == comm->rank ? 0 : transfers[i].send_bytes;
+        return ckv_fail(comm->failure, "rank %d: this communicator failed in %s, operation %llu: %s", comm->rank,
+                        atomic_load(&comm->operation), (unsigned long long)atomic_load(&comm->sequence), comm->cause);
+    return comm->ops->async_error != NULL ? comm->ops->async_error(comm->transport) : CKV_OK;
+}
+
+ckv_status ckv_comm_enter(ckv_comm *comm, const char *operation, int64_t bytes)
+{
+    ckv_status status = ckv_comm_async_error(comm);
+    if (status != CKV_OK) {
+        char detail[DETAIL_BYTES];
+        snprintf(detail, sizeof detail, "%s", ckv_last_error());
+        if (comm->failure == CKV_OK) {
+            comm->failure = status;
+            snprintf(comm->cause, sizeof comm->cause, "%s", detail);
+        }
+        return ckv_fail(status, "%s: %s", operation, detail);
+    }
     atomic_store(&comm->operation, operation);
     atomic_store(&comm->sequence, atomic_load(&comm->sequence) + 1);
     atomic_store(&comm->bytes, bytes);
     atomic_store(&comm->in_progress, 1);
-    ckv_status status = comm->ops->all_to_all(comm->transport, tensors, transfers);
+    return CKV_OK;
+}
+
+ckv_status ckv_comm_leave(ckv_comm *comm, ckv_status status)
+{
     atomic_store(&comm->in_progress, 0);
     if (status == CKV_OK)
         return CKV_OK;
     comm->failure = status;
-    char detail[DETAIL_BYTES];
-    snprintf(detail, sizeof detail, "%s", ckv_last_error());
-    return ckv_fail(status, "%s on rank %d, operation %llu: %s", operation, comm->rank,
-                    (unsigned long long)atomic_load(&comm->sequence), detail);
+    snprintf(comm->cause, sizeof comm->cause, "%s", ckv_last_error());
+    return ckv_fail(status, "%s on rank %d, operation %llu: %s", atomic_load(&comm->operation), comm->rank,
+                    (unsigned long long)atomic_load(&comm->sequence), comm->cause);
+}
+
+static int64_t bytes_to_others(const ckv_comm *comm, int64_t tensors, const ckv_comm_transfer *transfers)
+{
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < tensors * comm->size; i++)
+        bytes += i % comm->size == comm->rank ? 0 : transfers[i].send_bytes;
+    return bytes;
+}
+
+/* One recorded trip through the transport. */
+static ckv_status operate(ckv_comm *comm, const char *operation, int64_t tensors, const ckv_comm_transfer *transfers)
+{
+    CKV_TRY(ckv_comm_enter(comm, operation, bytes_to_others(comm, tensors, transfers)));
+    return ckv_comm_leave(comm, comm->ops->all_to_all(comm->transport, tensors, transfers));
 }
 
 /* Every rank's `mine` lands in `all`, in rank order. */
@@ -135,6 +167,59 @@ static ckv_status allgather(ckv_comm *comm, const char *operation, const void *m
 ckv_status ckv_comm_all_to_all(ckv_comm *comm, int64_t tensors, const ckv_comm_transfer *transfers)
 {
     return operate(comm, "all_to_all", tensors, transfers);
+}
+
+const char *ckv_comm_device(const ckv_comm *comm)
+{
+    return comm->ops->device != NULL ? comm->ops->device : "host";
+}
+
+ckv_status ckv_comm_enqueue_all_to_all(ckv_comm *comm, int64_t tensors, const ckv_comm_transfer *transfers,
+                                       ckv_stream stream)
+{
+    if (comm->ops->enqueue_all_to_all == NULL)
+        return ckv_comm_all_to_all(comm, tensors, transfers);
+    CKV_TRY(ckv_comm_enter(comm, "all_to_all", bytes_to_others(comm, tensors, transfers)));
+    return ckv_comm_leave(comm, comm->ops->enqueue_all_to_all(comm->transport, tensors, transfers, stream));
+}
+
+static ckv_status window_supported(const ckv_comm *comm)
+{
+    if (comm->ops->window_supported == NULL)
+        return ckv_fail(CKV_ERROR_UNSUPPORTED, "transport %s has no memory that other ranks can address",
+                        comm->ops->transport);
+    return comm->ops->window_supported(comm->transport);
+}
+
+ckv_status ckv_comm_window_create(ckv_comm *comm, size_t bytes, ckv_comm_window *window_out)
+{
+    ckv_comm_window window = {.peers = calloc((size_t)comm->size, sizeof *window.peers)};
+    ckv_status status = window_supported(comm);
+    if (status == CKV_OK && window.peers == NULL)
+        status = ckv_fail(CKV_ERROR_MEMORY, "a window of %d ranks: out of host memory", comm->size);
+    if (status == CKV_OK)
+        status = comm->ops->window_alloc(comm->transport, bytes, &window);
+    status = ckv_comm_agree(comm, status);
+    if (status == CKV_OK)
+        status = ckv_comm_agree(comm, comm->ops->window_open(comm->transport, bytes, &window));
+    if (status == CKV_OK)
+        *window_out = window;
+    else
+        ckv_comm_window_destroy(comm, &window);
+    return status;
+}
+
+void ckv_comm_window_destroy(ckv_comm *comm, ckv_comm_window *window)
+{
+    if (window->memory != NULL)
+        comm->ops->window_free(comm->transport, window);
+    free(window->peers);
+    *window = (ckv_comm_window){0};
+}
+
+struct ckv_peer_signals *ckv_comm_signals(const ckv_comm *comm, int64_t *timeout_ms_out)
+{
+    return comm->ops->signals(comm->transport, timeout_ms_out);
 }
 
 ckv_status ckv_comm_barrier(ckv_comm *comm)

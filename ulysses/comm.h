@@ -9,7 +9,7 @@
 
 #include <ckv/comm.h>
 
-/* What this rank sends to one peer, and receives from it, of one tensor. Host memory. */
+/* What this rank sends to one peer, and receives from it, of one tensor. */
 typedef struct ckv_comm_transfer {
     const void *send;
     int64_t send_bytes;
@@ -17,15 +17,42 @@ typedef struct ckv_comm_transfer {
     int64_t receive_bytes;
 } ckv_comm_transfer;
 
+struct ckv_peer_signals;
+
+/* Memory of which every rank has a part of the same size that the others' devices can address. */
+typedef struct ckv_comm_window {
+    void *memory; /* mine; of the transport's device */
+    void **peers; /* [size] each rank's part as this rank's device addresses it; peers[rank] == memory */
+    void *handle; /* the transport's */
+} ckv_comm_window;
+
 typedef struct ckv_comm_ops {
     const char *transport; /* static storage */
 
-    /* Exchange `tensors` tensors with every rank, this one included, as one group: transfers[tensor * size + peer].
-     * Both sides of a transfer must name the same number of bytes. No rank returns CKV_OK before every rank that sends
-     * it something is here, and none waits longer than the transport's deadline. Returns with the buffers no longer in
-     * use, whatever the status: the caller may free them. The detail says what happened; in which operation is added
-     * here. ERROR_COMM, ERROR_TIMEOUT. */
+    /* Exchange `tensors` tensors with every rank, this one included, as one group: transfers[tensor * size + peer],
+     * host memory. Both sides of a transfer must name the same number of bytes. No rank returns CKV_OK before every
+     * rank that sends it something is here, and none waits longer than the transport's deadline. Returns with the
+     * buffers no longer in use, whatever the status: the caller may free them. The detail says what happened; in which
+     * operation is added here. ERROR_COMM, ERROR_TIMEOUT. */
     ckv_status (*all_to_all)(void *transport, int64_t tensors, const ckv_comm_transfer *transfers);
+
+    /* The same for memory of device `device`, in order of the stream, without waiting; safe to capture. Both NULL:
+     * all_to_all takes care of the host's. */
+    const char *device;
+    ckv_status (*enqueue_all_to_all)(void *transport, int64_t tensors, const ckv_comm_transfer *transfers,
+                                     ckv_stream stream);
+
+    /* Windows; all NULL where there are none. Every rank calls window_alloc, and when all have succeeded window_open,
+     * which fills `peers` [size]. signals is where a kernel that waits for peers learns that it shall not, and how long
+     * it may. A failed window_open leaves the memory to window_free. */
+    ckv_status (*window_supported)(void *transport); /* ERROR_UNSUPPORTED with the reason */
+    ckv_status (*window_alloc)(void *transport, size_t bytes, ckv_comm_window *window);
+    ckv_status (*window_open)(void *transport, size_t bytes, ckv_comm_window *window);
+    void (*window_free)(void *transport, ckv_comm_window *window);
+    struct ckv_peer_signals *(*signals)(void *transport, int64_t *timeout_ms_out);
+
+    /* What has gone wrong since, outside any call; NULL where nothing can. ERROR_COMM, ERROR_TIMEOUT. */
+    ckv_status (*async_error)(void *transport);
 
     /* Never waits for other ranks. */
     void (*destroy)(void *transport);
@@ -50,6 +77,23 @@ enum { CKV_COMM_MAX_FACTS = 32 };
 CKV_NODISCARD ckv_status ckv_comm_agree_on(ckv_comm *comm, ckv_status status, const ckv_comm_fact *facts, size_t count);
 
 /* The transport's all_to_all, recorded. After any failure every further operation of this rank fails alike at once. */
-CKV_NODISCARD ckv_status ckv_comm_all_to_all(ckv_comm *comm, int64_t tensors, const ckv_comm_transfer *transfers);
+CKV_NODISCARD CKV_API ckv_status ckv_comm_all_to_all(ckv_comm *comm, int64_t tensors,
+                                                     const ckv_comm_transfer *transfers);
+
+/* The device whose memory ckv_comm_enqueue_all_to_all moves: "host" where it waits, and any host memory will do. */
+const char *ckv_comm_device(const ckv_comm *comm);
+CKV_NODISCARD ckv_status ckv_comm_enqueue_all_to_all(ckv_comm *comm, int64_t tensors,
+                                                     const ckv_comm_transfer *transfers, ckv_stream stream);
+
+/* A window of `bytes` on every rank. Collective; waits. All ranks or none. ERROR_UNSUPPORTED with the reason,
+ * ERROR_MEMORY, ERROR_COMM, ERROR_TIMEOUT. Free it before the communicator, when no rank uses it any more. */
+CKV_NODISCARD ckv_status ckv_comm_window_create(ckv_comm *comm, size_t bytes, ckv_comm_window *window_out);
+void ckv_comm_window_destroy(ckv_comm *comm, ckv_comm_window *window); /* accepts one that is all zero */
+struct ckv_peer_signals *ckv_comm_signals(const ckv_comm *comm, int64_t *timeout_ms_out);
+
+/* Around an operation that a kernel of ours carries out, over windows: the record, the refusal after a failure, and the
+ * failure of this one. */
+CKV_NODISCARD ckv_status ckv_comm_enter(ckv_comm *comm, const char *operation, int64_t bytes);
+CKV_NODISCARD ckv_status ckv_comm_leave(ckv_comm *comm, ckv_status status);
 
 #endif

@@ -4,14 +4,18 @@
  * still reads. A group fails once and for all ranks: nobody is left with half an exchange. */
 #include "ulysses/comm.h"
 
+#include "kernels/exchange_peers/exchange_peers.h"
+#include "lib/device/device.h"
 #include "lib/support/error.h"
 #include "ulysses/message.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { DEFAULT_TIMEOUT_MS = 60000 };
@@ -21,6 +25,13 @@ typedef struct mailbox {
     int64_t capacity_bytes;
     int64_t *lengths; /* [ranks] bytes for each reader; messages lie one after another */
 } mailbox;
+
+/* Of all ranks: a slow one may still read the memory of one that has freed its window. */
+typedef struct shared_window {
+    atomic_int users;
+    int ranks;
+    void *memories[]; /* [ranks] */
+} shared_window;
 
 typedef struct thread_group {
     int ranks;
@@ -35,6 +46,9 @@ typedef struct thread_group {
     uint64_t meetings;
     ckv_status failure;
     char detail[320];
+
+    shared_window *shown;     /* the window that is being opened; written by rank 0 before a meeting */
+    ckv_peer_signals signals; /* atomic */
 } thread_group;
 
 typedef struct thread_rank {
@@ -49,6 +63,7 @@ static void group_free(thread_group *group)
         free(group->mailboxes[rank].lengths);
     }
     free(group->mailboxes);
+    free(group->shown);
     free(group->here);
     pthread_cond_destroy(&group->changed);
     pthread_mutex_destroy(&group->mutex);
@@ -106,6 +121,7 @@ static void group_fail(thread_group *group, ckv_status status, const char *detai
         return;
     group->failure = status;
     snprintf(group->detail, sizeof group->detail, "%s", detail);
+    __atomic_store_n(&group->signals.abort, 1, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&group->changed);
 }
 
@@ -236,6 +252,83 @@ static ckv_status threads_all_to_all(void *transport, int64_t tensors, const ckv
     return meet(self);
 }
 
+static ckv_status threads_window_supported(void *transport)
+{
+    (void)transport;
+    return CKV_OK;
+}
+
+static ckv_status threads_window_alloc(void *transport, size_t bytes, ckv_comm_window *window)
+{
+    (void)transport;
+    return ckv_device_host.alloc(bytes, &window->memory);
+}
+
+static void shared_window_free(shared_window *shared)
+{
+    for (int rank = 0; rank < shared->ranks; rank++)
+        ckv_device_host.free(shared->memories[rank]);
+    free(shared);
+}
+
+/* Every rank shows the others its part; rank 0 makes what they share. */
+static ckv_status threads_window_open(void *transport, size_t bytes, ckv_comm_window *window)
+{
+    const thread_rank *self = transport;
+    thread_group *group = self->group;
+    (void)bytes;
+    if (self->rank == 0) {
+        group->shown = malloc(sizeof *group->shown + (size_t)group->ranks * sizeof(void *));
+        if (group->shown == NULL)
+            return rank_fail(self, "rank 0 cannot allocate a shared window");
+        group->shown->ranks = group->ranks;
+        atomic_init(&group->shown->users, group->ranks);
+    }
+    CKV_TRY(meet(self));
+    shared_window *shared = group->shown;
+    shared->memories[self->rank] = window->memory;
+    CKV_TRY(meet(self));
+    if (self->rank == 0)
+        group->shown = NULL;
+    window->handle = shared; /* from here on the last rank that leaves frees every part */
+    memcpy(window->peers, shared->memories, (size_t)group->ranks * sizeof(void *));
+    return CKV_OK;
+}
+
+static void threads_window_free(void *transport, ckv_comm_window *window)
+{
+    (void)transport;
+    shared_window *shared = window->handle;
+    if (shared == NULL)
+        ckv_device_host.free(window->memory);
+    else if (atomic_fetch_sub(&shared->users, 1) == 1)
+        shared_window_free(shared);
+}
+
+static ckv_peer_signals *threads_signals(void *transport, int64_t *timeout_ms_out)
+{
+    const thread_rank *self = transport;
+    *timeout_ms_out = self->group->timeout_ms;
+    return &self->group->signals;
+}
+
+/* A rank that gave up in a kernel fails for everybody. */
+static ckv_status threads_async_error(void *transport)
+{
+    const thread_rank *self = transport;
+    thread_group *group = self->group;
+    if (!__atomic_load_n(&group->signals.abort, __ATOMIC_ACQUIRE))
+        return CKV_OK;
+    pthread_mutex_lock(&group->mutex);
+    char detail[96];
+    snprintf(detail, sizeof detail, "an exchange waited %lld ms for rank %u", (long long)group->timeout_ms,
+             group->signals.missing_peer);
+    group_fail(group, CKV_ERROR_TIMEOUT, detail);
+    ckv_status status = ckv_fail(group->failure, "%s", group->detail);
+    pthread_mutex_unlock(&group->mutex);
+    return status;
+}
+
 static void threads_destroy(void *transport)
 {
     thread_rank *self = transport;
@@ -246,6 +339,12 @@ static void threads_destroy(void *transport)
 static const ckv_comm_ops threads_ops = {
     .transport = "threads",
     .all_to_all = threads_all_to_all,
+    .window_supported = threads_window_supported,
+    .window_alloc = threads_window_alloc,
+    .window_open = threads_window_open,
+    .window_free = threads_window_free,
+    .signals = threads_signals,
+    .async_error = threads_async_error,
     .destroy = threads_destroy,
 };
 

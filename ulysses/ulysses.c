@@ -1,48 +1,36 @@
-/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of one forward, sharded. The steps of a call:
  *
  *   check       everything a rank can refuse, on this rank alone
  *   agree       all ranks or none go on, and they mean the same forward
- *   there       q, k, v cut by heads, one group: tokens of a rank x all heads -> all tokens x heads of a rank
+ *   there       q, k, v: rows of a rank x all heads -> all rows x heads of a rank
  *   attention   over this rank's cache, which knows nothing of ranks
  *   agree       attention can still run out of memory or lose its device
- *   back        out (and lse) cut by rows, into the caller's strides
+ *   back        out (and lse), the other way
  *
- * Names no transport and no device. One rank takes the same way. */
+ * A rank's heads may go through the last four in parts, the exchange of one beside attention over another. One rank
+ * alone attends to what it has. Names no transport and no device. */
 #include <ckv/ulysses.h>
 
-#include "kernels/exchange_heads/exchange_heads.h"
 #include "lib/attention/attention.h"
 #include "lib/device/device.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
-#include "ulysses/comm.h"
-#include "ulysses/plan.h"
+#include "ulysses/exchange.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { BOX_ALIGNMENT = 64 };
-
-/* Places in the boxes. `out` travels in the place of q, which nobody needs any more by then. */
-enum place { PLACE_Q, PLACE_K, PLACE_V, PLACE_LSE, NUM_PLACES, PLACE_OUT = PLACE_Q };
-
-/* One forward, once its numbers are known to be good. */
-typedef struct exchange {
-    ckv_ulysses_chunks chunks[NUM_PLACES];
-    int64_t offsets[NUM_PLACES];
-    int64_t box_bytes;
-} exchange;
 
 struct ckv_ulysses {
     ckv_comm *comm;
     const ckv_device *device;
     ckv_dtype dtype;
+    ckv_sharding sharding;
     ckv_ulysses_heads heads;
-    ckv_comm_transfer *transfers; /* [CKV_EXCHANGE_MAX_TENSORS * ranks] */
-    char *outbox, *inbox;         /* device; box_bytes each, grown on demand */
-    int64_t box_bytes;
+    ckv_exchange *exchange; /* NULL with one rank */
+    int64_t parts;
+    ckv_stream exchange_stream; /* NULL unless there are parts to overlap */
 };
 
 ckv_ulysses_config ckv_ulysses_config_default(void)
@@ -58,7 +46,17 @@ static ckv_status plan_config(const ckv_ulysses_config *config, int ranks, ckv_u
     if (ckv_dtype_bytes(config->dtype) == 0)
         return ckv_fail(CKV_ERROR_INVALID, "ulysses config: dtype is %d; it must be fp32, bf16 or fp16",
                         (int)config->dtype);
-    return ckv_ulysses_plan_heads(config->q_heads, config->kv_heads, config->head_dim, ranks, heads_out);
+    if (config->sharding != CKV_SHARDS_PADDED && config->sharding != CKV_SHARDS_UNPADDED)
+        return ckv_fail(CKV_ERROR_INVALID, "ulysses config: sharding is %d; it must be padded or unpadded",
+                        (int)config->sharding);
+    CKV_TRY(ckv_ulysses_plan_heads(config->q_heads, config->kv_heads, config->head_dim, ranks, heads_out));
+    if (config->overlap_parts < 0 ||
+        (config->overlap_parts > 1 && heads_out->rank_kv_heads % config->overlap_parts != 0))
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "ulysses config: overlap_parts is %" PRId64 "; it must divide the %" PRId64
+                        " K/V heads of a rank",
+                        config->overlap_parts, heads_out->rank_kv_heads);
+    return CKV_OK;
 }
 
 ckv_status ckv_ulysses_kv_heads_per_rank(const ckv_ulysses_config *config, int ranks, int64_t *kv_heads_out)
@@ -71,34 +69,48 @@ ckv_status ckv_ulysses_kv_heads_per_rank(const ckv_ulysses_config *config, int r
     return CKV_OK;
 }
 
+int64_t ckv_ulysses_rows_of_rank(ckv_sharding sharding, int64_t seq_len, int ranks, int rank)
+{
+    if (seq_len < 1 || ranks < 1 || rank < 0 || rank >= ranks)
+        return 0;
+    ckv_ulysses_shards shards = ckv_ulysses_split(sharding, seq_len, ranks);
+    return ckv_ulysses_shard_rows(&shards, rank);
+}
+
 int64_t ckv_ulysses_rows_per_rank(int64_t seq_len, int ranks)
 {
-    return seq_len > 0 && ranks > 0 ? ckv_ulysses_rows(seq_len, ranks) : 0;
+    return ckv_ulysses_rows_of_rank(CKV_SHARDS_PADDED, seq_len, ranks, 0);
 }
 
 static ckv_status create_local(ckv_comm *comm, const ckv_ulysses_config *config, ckv_ulysses **ulysses_out)
 {
-    int ranks = ckv_comm_size(comm);
     ckv_ulysses_heads heads = {0};
-    CKV_TRY(plan_config(config, ranks, &heads));
+    int64_t vector_bytes;
+    CKV_TRY(plan_config(config, ckv_comm_size(comm), &heads));
+    if (!ckv_mul_i64(heads.head_dim, (int64_t)ckv_dtype_bytes(config->dtype), &vector_bytes))
+        return ckv_fail(CKV_ERROR_INVALID, "ulysses: head_dim %" PRId64 " is too large", heads.head_dim);
     const ckv_device *device = config->device ? config->device : &ckv_device_host;
-    if (!device->host_addressable)
-        return ckv_fail(CKV_ERROR_UNSUPPORTED, "ulysses: transport '%s' moves host memory, device is '%s'",
-                        ckv_comm_transport(comm), device->name);
+    const char *moves = ckv_comm_device(comm);
+    if (heads.ranks > 1 && strcmp(moves, device->name) != 0 &&
+        !(strcmp(moves, "host") == 0 && device->host_addressable))
+        return ckv_fail(CKV_ERROR_UNSUPPORTED,
+                        "ulysses: transport '%s' moves memory of device '%s', the context is on '%s'",
+                        ckv_comm_transport(comm), moves, device->name);
     ckv_ulysses *ulysses = calloc(1, sizeof *ulysses);
-    ckv_comm_transfer *transfers = calloc((size_t)ranks * CKV_EXCHANGE_MAX_TENSORS, sizeof *transfers);
-    if (ulysses == NULL || transfers == NULL) {
-        free(transfers);
-        free(ulysses);
+    if (ulysses == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "ulysses: out of host memory");
-    }
     ulysses->comm = comm;
     ulysses->device = device;
     ulysses->dtype = config->dtype;
+    ulysses->sharding = config->sharding;
     ulysses->heads = heads;
-    ulysses->transfers = transfers;
-    *ulysses_out = ulysses;
-    return CKV_OK;
+    ulysses->parts = config->overlap_parts > 1 && heads.ranks > 1 ? config->overlap_parts : 1;
+    ckv_status status = ulysses->parts > 1 ? device->stream_create(&ulysses->exchange_stream) : CKV_OK;
+    if (status == CKV_OK)
+        *ulysses_out = ulysses;
+    else
+        free(ulysses);
+    return status;
 }
 
 ckv_status ckv_ulysses_create(ckv_comm *comm, const ckv_ulysses_config *config, ckv_ulysses **ulysses_out)
@@ -109,12 +121,14 @@ ckv_status ckv_ulysses_create(ckv_comm *comm, const ckv_ulysses_config *config, 
     ckv_status status = create_local(comm, config, &ulysses);
     ckv_ulysses_config agreed = status == CKV_OK ? *config : ckv_ulysses_config_default();
     const ckv_comm_fact facts[] = {
-        {"q_heads", agreed.q_heads},
-        {"kv_heads", agreed.kv_heads},
-        {"head_dim", agreed.head_dim},
-        {"dtype", agreed.dtype},
+        {"q_heads", agreed.q_heads}, {"kv_heads", agreed.kv_heads}, {"head_dim", agreed.head_dim},
+        {"dtype", agreed.dtype},     {"sharding", agreed.sharding}, {"overlap_parts", agreed.overlap_parts},
     };
     status = ckv_comm_agree_on(comm, status, facts, sizeof facts / sizeof *facts);
+    if (status == CKV_OK && ulysses->heads.ranks > 1)
+        status = ckv_exchange_create(comm, ulysses->device, &ulysses->heads,
+                                     ulysses->heads.head_dim * (int64_t)ckv_dtype_bytes(ulysses->dtype), ulysses->parts,
+                                     config->exchange, &ulysses->exchange);
     if (status == CKV_OK)
         *ulysses_out = ulysses;
     else
@@ -126,11 +140,18 @@ void ckv_ulysses_destroy(ckv_ulysses **ulysses)
 {
     if (ulysses == NULL || *ulysses == NULL)
         return;
-    (*ulysses)->device->free((*ulysses)->outbox);
-    (*ulysses)->device->free((*ulysses)->inbox);
-    free((*ulysses)->transfers);
+    ckv_exchange_destroy(&(*ulysses)->exchange);
+    (*ulysses)->device->stream_destroy((*ulysses)->exchange_stream);
     free(*ulysses);
     *ulysses = NULL;
+}
+
+const char *ckv_ulysses_exchange(const ckv_ulysses *ulysses, const char **why_not_fused_out)
+{
+    const ckv_exchange *exchange = ulysses->exchange;
+    if (why_not_fused_out != NULL)
+        *why_not_fused_out = exchange != NULL ? exchange->why_not_fused : "one rank has nothing to exchange";
+    return exchange != NULL ? exchange->path->name : "none";
 }
 
 static ckv_status check_cache(const ckv_ulysses *ulysses, const ckv_cache *cache)
@@ -154,7 +175,8 @@ static ckv_status check_cache(const ckv_ulysses *ulysses, const ckv_cache *cache
     return CKV_OK;
 }
 
-static ckv_status check_args(const ckv_ulysses *ulysses, const ckv_attention_args *args)
+/* Tensors of a rank without rows are never looked at. */
+static ckv_status check_args(const ckv_ulysses *ulysses, const ckv_attention_args *args, ckv_ulysses_shards *shards_out)
 {
     if (args == NULL || args->struct_size != sizeof *args)
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: struct_size is not sizeof(ckv_attention_args); start from "
@@ -163,88 +185,52 @@ static ckv_status check_args(const ckv_ulysses *ulysses, const ckv_attention_arg
         return ckv_fail(CKV_ERROR_INVALID,
                         "ulysses: q_heads is %" PRId64 "; the context has %" PRId64 " over all ranks", args->q_heads,
                         ulysses->heads.q_heads);
+    if (args->first_kv_head != 0 || args->kv_heads != 0)
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "ulysses: first_kv_head %" PRId64 ", kv_heads %" PRId64
+                        ": a sharded forward takes all heads (0, 0)",
+                        args->first_kv_head, args->kv_heads);
     CKV_TRY(check_cache(ulysses, args->cache));
-    CKV_TRY(ckv_attention_check_tensors(args));
-    return ckv_ulysses_check_seq_len(args->seq_len, args->rows, ulysses->heads.ranks);
+    CKV_TRY(ckv_ulysses_plan_shards(ulysses->sharding, args->seq_len, args->rows, ckv_comm_rank(ulysses->comm),
+                                    ulysses->heads.ranks, shards_out));
+    return args->rows > 0 ? ckv_attention_check_tensors(args) : CKV_OK;
 }
 
-static ckv_status plan_exchange(const ckv_ulysses *ulysses, int64_t rows, int with_lse, exchange *exchange_out)
+/* The same forward as this rank sees it between the exchanges: all rows, one part of its heads. */
+static ckv_attention_args part_args(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t part,
+                                    const ckv_attention_args *args)
 {
-    const ckv_ulysses_heads *heads = &ulysses->heads;
-    int64_t vector_bytes;
-    if (!ckv_mul_i64(heads->head_dim, (int64_t)ckv_dtype_bytes(ulysses->dtype), &vector_bytes))
-        return ckv_fail(CKV_ERROR_INVALID, "ulysses: head_dim %" PRId64 " is too large", heads->head_dim);
-    exchange plan = {0};
-    for (int place = 0; place < NUM_PLACES; place++) {
-        ckv_ulysses_chunks *chunks = &plan.chunks[place];
-        int64_t rank_heads = place == PLACE_K || place == PLACE_V ? heads->rank_kv_heads : heads->rank_q_heads;
-        if (place != PLACE_LSE)
-            CKV_TRY(ckv_ulysses_plan_chunks(heads->ranks, rows, rank_heads, vector_bytes, chunks));
-        else if (with_lse)
-            CKV_TRY(ckv_ulysses_plan_chunks(heads->ranks, rows, rank_heads, sizeof(float), chunks));
-        plan.offsets[place] = plan.box_bytes;
-        if (!ckv_add_i64(plan.box_bytes, chunks->total_bytes, &plan.box_bytes) ||
-            !ckv_add_i64(plan.box_bytes, -plan.box_bytes & (BOX_ALIGNMENT - 1), &plan.box_bytes))
-            return ckv_fail(CKV_ERROR_INVALID, "ulysses: %" PRId64 " rows take more than 64 bits of bytes", rows);
-    }
-    *exchange_out = plan;
-    return CKV_OK;
-}
-
-/* Earlier calls on the stream may still use the old boxes. */
-static ckv_status grow_boxes(ckv_ulysses *ulysses, int64_t box_bytes, ckv_stream stream)
-{
-    if (box_bytes <= ulysses->box_bytes)
-        return CKV_OK;
-    const ckv_device *device = ulysses->device;
-    void *outbox = NULL, *inbox = NULL;
-    ckv_status status = device->alloc((size_t)box_bytes, &outbox);
-    CKV_TRY_GOTO(status, failed);
-    CKV_TRY_GOTO(device->alloc((size_t)box_bytes, &inbox), failed);
-    CKV_TRY_GOTO(device->wait(stream), failed);
-    device->free(ulysses->outbox);
-    device->free(ulysses->inbox);
-    ulysses->outbox = outbox;
-    ulysses->inbox = inbox;
-    ulysses->box_bytes = box_bytes;
-    return CKV_OK;
-failed:
-    device->free(inbox);
-    device->free(outbox);
-    return status;
-}
-
-/* The same forward as this rank sees it between the exchanges: all tokens, its heads. */
-static ckv_attention_args local_args(const ckv_ulysses *ulysses, const exchange *plan, const ckv_attention_args *args)
-{
-    const ckv_ulysses_heads *heads = &ulysses->heads;
+    const ckv_exchange *exchange = ulysses->exchange;
+    int64_t q_heads = ckv_exchange_part_heads(exchange, CKV_PLACE_Q);
+    int64_t kv_heads = ckv_exchange_part_heads(exchange, CKV_PLACE_K), head_dim = ulysses->heads.head_dim;
     ckv_attention_args local = *args;
-    local.q_heads = heads->rank_q_heads;
-    local.rows = heads->ranks * args->rows;
-    local.q = ulysses->inbox + plan->offsets[PLACE_Q];
-    local.q_token_stride = heads->rank_q_heads * heads->head_dim;
-    local.q_head_stride = heads->head_dim;
-    local.kv = ckv_kv_dense(ulysses->inbox + plan->offsets[PLACE_K], ulysses->inbox + plan->offsets[PLACE_V],
-                            heads->rank_kv_heads, heads->head_dim);
-    local.out = ulysses->outbox + plan->offsets[PLACE_OUT];
-    local.out_token_stride = local.q_token_stride;
-    local.out_head_stride = local.q_head_stride;
-    local.lse = args->lse ? (float *)(void *)(ulysses->outbox + plan->offsets[PLACE_LSE]) : NULL;
+    local.q_heads = q_heads;
+    local.first_kv_head = part * kv_heads;
+    local.kv_heads = kv_heads;
+    local.rows = ckv_ulysses_total_rows(&plan->shards);
+    local.q = ckv_exchange_slice(exchange, plan, CKV_PLACE_Q, part);
+    local.kv = ckv_kv_dense(ckv_exchange_slice(exchange, plan, CKV_PLACE_K, part),
+                            ckv_exchange_slice(exchange, plan, CKV_PLACE_V, part), kv_heads, head_dim);
+    local.out = ckv_exchange_slice(exchange, plan, CKV_PLACE_OUT, part);
+    local.q_token_stride = local.out_token_stride = q_heads * head_dim;
+    local.q_head_stride = local.out_head_stride = head_dim;
+    local.lse = args->lse ? ckv_exchange_slice(exchange, plan, CKV_PLACE_LSE, part) : NULL;
     return local;
 }
 
-/* Everything this rank can refuse; afterwards only a device or a transport can fail. */
-static ckv_status check(ckv_ulysses *ulysses, const ckv_attention_args *args, ckv_stream stream, exchange *plan_out)
+/* Everything this rank can refuse; afterwards only memory, a device or a transport can fail. */
+static ckv_status check(ckv_ulysses *ulysses, const ckv_attention_args *args, ckv_exchange_plan *plan_out)
 {
-    CKV_TRY(check_args(ulysses, args));
-    CKV_TRY(plan_exchange(ulysses, args->rows, args->lse != NULL, plan_out));
-    CKV_TRY(grow_boxes(ulysses, plan_out->box_bytes, stream));
-    ckv_attention_args local = local_args(ulysses, plan_out, args);
-    return ckv_attention_validate(&local);
+    ckv_ulysses_shards shards;
+    CKV_TRY(check_args(ulysses, args, &shards));
+    CKV_TRY(ckv_exchange_make_plan(ulysses->exchange, &shards, args->lse != NULL, plan_out));
+    ckv_attention_args local = part_args(ulysses, plan_out, 0, args);
+    return ckv_attention_validate_sizes(&local); /* before memory is there for its tensors */
 }
 
 /* All ranks go on, or none; and all mean the same forward over the same history. */
-static ckv_status agree(const ckv_ulysses *ulysses, const ckv_attention_args *args, ckv_status status)
+static ckv_status agree(const ckv_ulysses *ulysses, const ckv_attention_args *args, const ckv_exchange_plan *plan,
+                        ckv_status status)
 {
     if (status != CKV_OK)
         return ckv_comm_agree(ulysses->comm, status);
@@ -253,7 +239,7 @@ static ckv_status agree(const ckv_ulysses *ulysses, const ckv_attention_args *ar
     memcpy(&scale_bits, &args->scale, sizeof scale_bits);
     const ckv_comm_fact facts[] = {
         {"seq_len", args->seq_len},
-        {"rows", args->rows},
+        {"rows", plan->shards.base_rows},
         {"causal_block_size", args->causal_block_size},
         {"layer", args->layer},
         {"whether lse is wanted", args->lse != NULL},
@@ -271,98 +257,102 @@ static ckv_status agree(const ckv_ulysses *ulysses, const ckv_attention_args *ar
     return ckv_comm_agree_on(ulysses->comm, CKV_OK, facts, sizeof facts / sizeof *facts);
 }
 
-/* A place's tensor on the strided side. Every chunk is all of this rank's rows of one rank's heads. */
-static ckv_exchange_tensor describe(const exchange *plan, enum place place, const void *tensor, void *box,
-                                    int64_t token_stride_bytes, int64_t head_stride_bytes)
+static void *only_read(const void *tensor)
 {
-    const ckv_ulysses_chunks *chunks = &plan->chunks[place];
-    void *strided = (void *)(uintptr_t)tensor; /* NOLINT(performance-no-int-to-ptr): only read when packing */
-    ckv_exchange_tensor description = {
-        .tensor = strided,
-        .token_stride_bytes = token_stride_bytes,
-        .head_stride_bytes = head_stride_bytes,
-        .packed = (char *)box + plan->offsets[place],
-        .chunk_stride_bytes = chunks->chunk_bytes,
-        .chunk_tokens = chunks->rows,
-        .chunk_heads = chunks->rank_heads,
-        .chunk_head_step = chunks->rank_heads,
-        .row_bytes = chunks->vector_bytes,
-    };
-    return description;
+    return (void *)(uintptr_t)tensor; /* NOLINT(performance-no-int-to-ptr): the way there takes the same description */
 }
 
-/* Chunk p of each place to rank p, its chunk into place p of the inbox. */
-static ckv_status send_places(ckv_ulysses *ulysses, const exchange *plan, const enum place *places, int num_places,
-                              ckv_stream stream)
+static ckv_status go_there(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t part,
+                           const ckv_attention_args *args, ckv_stream stream)
 {
-    int64_t ranks = ulysses->heads.ranks;
-    for (int i = 0; i < num_places; i++) {
-        int64_t bytes = plan->chunks[places[i]].chunk_bytes;
-        for (int64_t peer = 0; peer < ranks; peer++) {
-            int64_t at = plan->offsets[places[i]] + peer * bytes;
-            ckv_comm_transfer transfer = {ulysses->outbox + at, bytes, ulysses->inbox + at, bytes};
-            ulysses->transfers[i * ranks + peer] = transfer;
-        }
-    }
-    CKV_TRY(ulysses->device->wait(stream)); /* the transport reads the outbox now, not in stream order */
-    return ckv_comm_all_to_all(ulysses->comm, num_places, ulysses->transfers);
-}
-
-static ckv_status exchange_there(ckv_ulysses *ulysses, const exchange *plan, const ckv_attention_args *args,
-                                 ckv_stream stream)
-{
-    static const enum place places[] = {PLACE_Q, PLACE_K, PLACE_V};
     const int64_t element = (int64_t)ckv_dtype_bytes(ulysses->dtype);
     const ckv_kv *kv = &args->kv;
-    ckv_exchange_heads_params params = {
-        .pack = 1,
-        .chunks = ulysses->heads.ranks,
-        .num_tensors = 3,
-        .tensors =
-            {
-                describe(plan, PLACE_Q, args->q, ulysses->outbox, args->q_token_stride * element,
-                         args->q_head_stride * element),
-                describe(plan, PLACE_K, kv->k, ulysses->outbox, kv->k_token_stride * element,
-                         kv->k_head_stride * element),
-                describe(plan, PLACE_V, kv->v, ulysses->outbox, kv->v_token_stride * element,
-                         kv->v_head_stride * element),
-            },
+    const ckv_shard_tensor tensors[] = {
+        {CKV_PLACE_Q, only_read(args->q), args->q_token_stride * element, args->q_head_stride * element},
+        {CKV_PLACE_K, only_read(kv->k), kv->k_token_stride * element, kv->k_head_stride * element},
+        {CKV_PLACE_V, only_read(kv->v), kv->v_token_stride * element, kv->v_head_stride * element},
     };
-    CKV_TRY(ulysses->device->exchange_heads(&params, stream));
-    return send_places(ulysses, plan, places, 3, stream);
+    return ulysses->exchange->path->there(ulysses->exchange, plan, part, tensors, 3, stream);
 }
 
-/* What attention wrote is token-major, so the rows of each rank are a chunk already: nothing to pack. */
-static ckv_status exchange_back(ckv_ulysses *ulysses, const exchange *plan, const ckv_attention_args *args,
-                                ckv_stream stream)
+static ckv_status come_back(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t part,
+                            const ckv_attention_args *args, ckv_stream stream)
 {
-    static const enum place places[] = {PLACE_OUT, PLACE_LSE};
-    const int num_places = args->lse ? 2 : 1;
     const int64_t element = (int64_t)ckv_dtype_bytes(ulysses->dtype);
-    CKV_TRY(send_places(ulysses, plan, places, num_places, stream));
-    ckv_exchange_heads_params params = {
-        .pack = 0,
-        .chunks = ulysses->heads.ranks,
-        .num_tensors = num_places,
-        .tensors =
-            {
-                describe(plan, PLACE_OUT, args->out, ulysses->inbox, args->out_token_stride * element,
-                         args->out_head_stride * element),
-                describe(plan, PLACE_LSE, args->lse, ulysses->inbox, args->q_heads * (int64_t)sizeof(float),
-                         sizeof(float)),
-            },
+    const ckv_shard_tensor tensors[] = {
+        {CKV_PLACE_OUT, args->out, args->out_token_stride * element, args->out_head_stride * element},
+        {CKV_PLACE_LSE, args->lse, args->q_heads * (int64_t)sizeof(float), sizeof(float)},
     };
-    return ulysses->device->exchange_heads(&params, stream);
+    return ulysses->exchange->path->back(ulysses->exchange, plan, part, tensors, args->lse ? 2 : 1, stream);
+}
+
+/* Attention over one part failed on some rank, and every rank knows. The next forward may write into the slices once
+ * nobody reads them. */
+static ckv_status settle(const ckv_ulysses *ulysses, ckv_stream exchanges, ckv_stream stream, ckv_status failure)
+{
+    char detail[480];
+    snprintf(detail, sizeof detail, "%s", ckv_last_error());
+    ckv_status status = ulysses->device->wait(stream);
+    if (status == CKV_OK && exchanges != stream)
+        status = ulysses->device->wait(exchanges);
+    CKV_TRY(ckv_comm_agree(ulysses->comm, status));
+    return ckv_fail(failure, "%s", detail);
+}
+
+/* Exchanges of all parts are in order on their stream; each attention follows its way there, and is followed by its way
+ * back. The way there of the next part starts before attention over this one. */
+static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const ckv_attention_args *args,
+                      ckv_stream stream)
+{
+    const ckv_device *device = ulysses->device;
+    ckv_stream exchanges = ulysses->parts > 1 ? ulysses->exchange_stream : stream;
+    CKV_TRY(device->stream_follow(exchanges, stream));
+    CKV_TRY(go_there(ulysses, plan, 0, args, exchanges));
+    CKV_TRY(device->stream_follow(stream, exchanges));
+    for (int64_t part = 0; part < ulysses->parts; part++) {
+        if (part + 1 < ulysses->parts)
+            CKV_TRY(go_there(ulysses, plan, part + 1, args, exchanges));
+        ckv_attention_args local = part_args(ulysses, plan, part, args);
+        ckv_status status = ckv_comm_agree(ulysses->comm, ckv_attention(&local, stream));
+        if (status != CKV_OK)
+            return settle(ulysses, exchanges, stream, status);
+        if (part + 1 < ulysses->parts)
+            CKV_TRY(device->stream_follow(stream, exchanges));
+        CKV_TRY(device->stream_follow(exchanges, stream));
+        CKV_TRY(come_back(ulysses, plan, part, args, exchanges));
+    }
+    return device->stream_follow(stream, exchanges);
+}
+
+static ckv_status attend_alone(const ckv_ulysses *ulysses, const ckv_attention_args *args, ckv_stream stream)
+{
+    ckv_ulysses_shards all;
+    CKV_TRY(check_args(ulysses, args, &all));
+    return ckv_attention(args, stream);
 }
 
 ckv_status ckv_ulysses_attention(ckv_ulysses *ulysses, const ckv_attention_args *args, ckv_stream stream)
 {
     if (ulysses == NULL)
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: the context must not be NULL");
-    exchange plan = {0};
-    CKV_TRY(agree(ulysses, args, check(ulysses, args, stream, &plan)));
-    CKV_TRY(exchange_there(ulysses, &plan, args, stream));
-    ckv_attention_args local = local_args(ulysses, &plan, args);
-    CKV_TRY(ckv_comm_agree(ulysses->comm, ckv_attention(&local, stream)));
-    return exchange_back(ulysses, &plan, args, stream);
+    if (ulysses->exchange == NULL)
+        return ckv_comm_agree(ulysses->comm, attend_alone(ulysses, args, stream));
+    ckv_exchange_plan plan = {0};
+    CKV_TRY(agree(ulysses, args, &plan, check(ulysses, args, &plan)));
+    CKV_TRY(ckv_exchange_reserve(ulysses->exchange, &plan, stream));
+    return run(ulysses, &plan, args, stream);
+}
+
+ckv_status ckv_ulysses_write_replicated(const ckv_ulysses *ulysses, ckv_cache *cache, int64_t layer, int64_t start,
+                                        int64_t tokens, const ckv_kv *source, ckv_stream stream)
+{
+    if (ulysses == NULL || source == NULL || source->k == NULL || source->v == NULL)
+        return ckv_fail(CKV_ERROR_INVALID, "ulysses: the context, K and V must not be NULL");
+    CKV_TRY(check_cache(ulysses, cache));
+    int64_t first = ckv_ulysses_first_kv_head(&ulysses->heads, ckv_comm_rank(ulysses->comm));
+    int64_t element = (int64_t)ckv_dtype_bytes(ulysses->dtype);
+    ckv_kv mine = *source;
+    mine.k = (const char *)source->k + first * source->k_head_stride * element;
+    mine.v = (const char *)source->v + first * source->v_head_stride * element;
+    return ckv_cache_write_range(cache, layer, start, tokens, &mine, stream);
 }

@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(THREADS) exchange(const __grid_constant__ ckv_
         int64_t chunk = i / tensor.chunk_tokens, token = i - chunk * tensor.chunk_tokens;
         char *packed = static_cast<char *>(tensor.packed) + chunk * tensor.chunk_stride_bytes +
                        token * tensor.chunk_heads * tensor.row_bytes;
-        char *strided = static_cast<char *>(tensor.tensor) +
-                        (chunk * tensor.chunk_token_step + token) * tensor.token_stride_bytes +
-                        chunk * tensor.chunk_head_step * tensor.head_stride_bytes;
+        int64_t first_head = chunk * tensor.heads / params.chunks + tensor.first_head;
+        char *strided = static_cast<char *>(tensor.tensor) + token * tensor.token_stride_bytes +
+                        first_head * tensor.head_stride_bytes;
         for (unsigned vector = threadIdx.x; vector < vectors; vector += blockDim.x) {
             unsigned head = vector / row_vectors;
             auto *dense = reinterpret_cast<VECTOR *>(packed) + vector;

@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-static void exchange_chunk(const ckv_exchange_tensor *tensor, int64_t chunk, int pack)
+static void exchange_chunk(const ckv_exchange_tensor *tensor, int64_t chunk, int64_t chunks, int pack)
 {
     char *packed = (char *)tensor->packed + chunk * tensor->chunk_stride_bytes;
-    char *first = (char *)tensor->tensor + chunk * tensor->chunk_token_step * tensor->token_stride_bytes +
-                  chunk * tensor->chunk_head_step * tensor->head_stride_bytes;
+    int64_t first_head = chunk * tensor->heads / chunks + tensor->first_head;
+    char *first = (char *)tensor->tensor + first_head * tensor->head_stride_bytes;
     for (int64_t token = 0; token < tensor->chunk_tokens; token++) {
         for (int64_t head = 0; head < tensor->chunk_heads; head++, packed += tensor->row_bytes) {
             char *row = first + token * tensor->token_stride_bytes + head * tensor->head_stride_bytes;
@@ -24,6 +24,6 @@ ckv_status ckv_exchange_heads_host(const ckv_exchange_heads_params *params, ckv_
     (void)stream;
     for (int64_t i = 0; i < params->num_tensors; i++)
         for (int64_t chunk = 0; chunk < params->chunks; chunk++)
-            exchange_chunk(&params->tensors[i], chunk, params->pack);
+            exchange_chunk(&params->tensors[i], chunk, params->chunks, params->pack);
     return CKV_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "lib/attention/attention.h"
 #include "lib/attention/backend.h"
+#include "lib/cache/cache.h"
 #include "lib/device/device.h"
 #include "lib/pool/pool.h"
 #include "lib/support/checked.h"
@@ -116,16 +117,28 @@ static ckv_status check_struct(const ckv_attention_args *args)
     return CKV_OK;
 }
 
+/* 0 heads are all of them. */
+static ckv_status check_heads(const ckv_attention_args *args, int64_t cache_heads)
+{
+    int64_t kv_heads = args->kv_heads != 0 ? args->kv_heads : cache_heads;
+    if (kv_heads < 1 || args->first_kv_head < 0 || kv_heads > cache_heads ||
+        args->first_kv_head > cache_heads - kv_heads)
+        return ckv_fail(CKV_ERROR_INVALID, "attention: K/V heads %" PRId64 " from %" PRId64 "; the cache has %" PRId64,
+                        kv_heads, args->first_kv_head, cache_heads);
+    if (args->q_heads < 1 || args->q_heads % kv_heads != 0)
+        return ckv_fail(CKV_ERROR_INVALID,
+                        "attention: q_heads %" PRId64 " is not a positive multiple of the %s kv_heads %" PRId64,
+                        args->q_heads, kv_heads == cache_heads ? "cache's" : "call's", kv_heads);
+    return CKV_OK;
+}
+
 static ckv_status check_sizes(const ckv_attention_args *args)
 {
     const ckv_pool_config *pool = pool_config(args);
     if (args->layer < 0 || args->layer >= pool->layers)
         return ckv_fail(CKV_ERROR_INVALID, "attention: layer %" PRId64 " is outside [0, %" PRId64 ")", args->layer,
                         pool->layers);
-    if (args->q_heads < 1 || args->q_heads % pool->kv_heads != 0)
-        return ckv_fail(CKV_ERROR_INVALID,
-                        "attention: q_heads %" PRId64 " is not a positive multiple of the cache's kv_heads %" PRId64,
-                        args->q_heads, pool->kv_heads);
+    CKV_TRY(check_heads(args, pool->kv_heads));
     if (args->seq_len == 0)
         return ckv_fail(CKV_ERROR_INVALID,
                         "attention: seq_len must be given with a cache: the number of real tokens among the %" PRId64
@@ -221,6 +234,8 @@ static ckv_attention_args completed(const ckv_attention_args *args)
     ckv_attention_args full = *args;
     if (full.causal_block_size == 0)
         full.causal_block_size = full.seq_len;
+    if (full.kv_heads == 0)
+        full.kv_heads = pool_config(args)->kv_heads;
     if (full.scale == 0)
         full.scale = 1 / sqrt((double)pool_config(args)->head_dim);
     return full;
@@ -289,25 +304,30 @@ ckv_status ckv_attention_supports(const char *backend, const ckv_attention_args 
     return found->supports(&full);
 }
 
-/* All that can be refused, and what the call then runs with. */
+/* All that can be refused without a look at tensors, and what the call then runs with. */
 static ckv_status validate(const ckv_attention_args *args, ckv_attention_args *full_out, ckv_block_view *view_out,
                            const ckv_attention_backend **backend_out)
 {
     CKV_TRY(check_struct(args));
     CKV_TRY(check_sizes(args));
-    CKV_TRY(ckv_attention_check_tensors(args));
     CKV_TRY(check_options(args));
     *full_out = completed(args);
     CKV_TRY(check_state(full_out, view_out));
     return choose_backend(full_out, backend_out);
 }
 
-ckv_status ckv_attention_validate(const ckv_attention_args *args)
+ckv_status ckv_attention_validate_sizes(const ckv_attention_args *args)
 {
     ckv_attention_args full;
     ckv_block_view view;
     const ckv_attention_backend *backend = NULL;
     return validate(args, &full, &view, &backend);
+}
+
+ckv_status ckv_attention_validate(const ckv_attention_args *args)
+{
+    CKV_TRY(ckv_attention_validate_sizes(args));
+    return ckv_attention_check_tensors(args);
 }
 
 ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
@@ -316,13 +336,14 @@ ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
     ckv_block_view view;
     const ckv_attention_backend *backend = NULL;
     CKV_TRY(validate(args, &full, &view, &backend));
+    CKV_TRY(ckv_attention_check_tensors(args));
 
     void *plan = NULL;
     CKV_TRY(backend->prepare(&full, &view, stream, &plan));
     ckv_status status;
-    CKV_TRY_GOTO(
-        ckv_cache_write_staged(full.cache, full.layer, full.seq_len, full.causal_block_size, &full.kv, 1, stream),
-        release);
+    CKV_TRY_GOTO(ckv_cache_write_staged_heads(full.cache, full.layer, full.first_kv_head, full.kv_heads, full.seq_len,
+                                              full.causal_block_size, &full.kv, 1, stream),
+                 release);
     CKV_TRY_GOTO(backend->run(&full, &view, plan, stream), release);
     status = finish_padding_rows(&full, stream);
 release:

@@ -9,6 +9,9 @@
  * the device can fail. Tensors are not read. */
 CKV_NODISCARD ckv_status ckv_attention_validate(const ckv_attention_args *args);
 
+/* The part of it that does not look at tensors, which need not be there yet. */
+CKV_NODISCARD ckv_status ckv_attention_validate_sizes(const ckv_attention_args *args);
+
 /* The part of it that looks at where tensors lie: none missing, none misaligned, no two results in one place. For any
  * rows and q_heads; the cache must be there. */
 CKV_NODISCARD ckv_status ckv_attention_check_tensors(const ckv_attention_args *args);

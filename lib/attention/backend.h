@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the dispatcher asks of an attention backend. One static const table each; a backend that is not built has no
- * row. Every entry gets args that the dispatcher has completed: causal_block_size and scale are never 0. */
+ * row. Every entry gets args that the dispatcher has completed: causal_block_size, kv_heads and scale are never 0. */
 #ifndef CKV_ATTENTION_BACKEND_H
 #define CKV_ATTENTION_BACKEND_H
 

@@ -100,7 +100,7 @@ static ckv_cudnn_shape shape_of_args(const ckv_attention_args *args)
         .num_blocks = args->causal_block_size > 0 ? args->seq_len / args->causal_block_size : 0,
         .block_size = args->causal_block_size,
         .q_heads = args->q_heads,
-        .kv_heads = config->kv_heads,
+        .kv_heads = args->kv_heads,
         .head_dim = dim,
         .tokens_per_page = config->tokens_per_page,
         .pool_pages = slots.total_pages + 1,
@@ -275,7 +275,8 @@ static ckv_status cudnn_prepare(const ckv_attention_args *args, const ckv_block_
     CKV_TRY(get_plan(args->cache, &shape, stream, device_id, &plan));
 
     const ckv_pool_view slots = ckv_pool_get_view(ckv_cache_pool(args->cache));
-    const char *k = (const char *)slots.base + args->layer * slots.layer_stride;
+    const char *k =
+        (const char *)slots.base + args->layer * slots.layer_stride + args->first_kv_head * slots.head_stride;
     const ckv_cudnn_tensors tensors = {
         .q = args->q,
         .k = k,
@@ -300,12 +301,12 @@ static ckv_status zero_row_tails(const ckv_attention_args *args, const ckv_block
     const ckv_pool_config *config = ckv_pool_get_config(pool);
     const ckv_pool_view slots = ckv_pool_get_view(pool);
     const ckv_zero_row_tails_params tails = {.v_plane = (char *)slots.base + args->layer * slots.layer_stride +
-                                                        slots.kv_stride,
+                                                        slots.kv_stride + args->first_kv_head * slots.head_stride,
                                              .page_stride = slots.page_stride,
                                              .head_stride = slots.head_stride,
                                              .slot_stride = slots.slot_stride,
                                              .tokens_per_page = config->tokens_per_page,
-                                             .kv_heads = config->kv_heads,
+                                             .kv_heads = args->kv_heads,
                                              .row_bytes = ckv_pool_row_bytes(pool),
                                              .num_blocks = args->seq_len / view->causal_block_size,
                                              .row_pages = view->row_pages,

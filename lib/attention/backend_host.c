@@ -101,14 +101,15 @@ static ckv_status host_prepare(const ckv_attention_args *args, const ckv_block_v
     return CKV_OK;
 }
 
-/* Address of the vector of `token`, counted along a block's row, in one K/V head: kv 0 for K, 1 for V. */
+/* Address of the vector of `token`, counted along a block's row, in one K/V head of the call: kv 0 for K, 1 for V. */
 static const void *key_vector(const host_call *call, const int32_t *row, int64_t token, int64_t kv, int64_t kv_head)
 {
     const ckv_pool_view *slots = &call->slots;
     int64_t page = row[token / call->pool->tokens_per_page];
     int64_t slot = token % call->pool->tokens_per_page;
     return (const char *)slots->base + call->args->layer * slots->layer_stride + page * slots->page_stride +
-           kv * slots->kv_stride + kv_head * slots->head_stride + slot * slots->slot_stride;
+           kv * slots->kv_stride + (call->args->first_kv_head + kv_head) * slots->head_stride +
+           slot * slots->slot_stride;
 }
 
 /* K and V of `num_keys` tokens of a row from `first` become the panels of the tile. */
@@ -213,10 +214,10 @@ static ckv_status host_run(const ckv_attention_args *args, const ckv_block_view 
         .slots = ckv_pool_get_view(pool),
         .plan = plan,
     };
-    call.group = args->q_heads / call.pool->kv_heads;
+    call.group = args->q_heads / args->kv_heads;
     CKV_TRY(ckv_pool_device(pool)->wait(stream));
     for (int64_t block = 0; block < args->seq_len / args->causal_block_size; block++)
-        for (int64_t kv_head = 0; kv_head < call.pool->kv_heads; kv_head++)
+        for (int64_t kv_head = 0; kv_head < args->kv_heads; kv_head++)
             attend_block(&call, block, kv_head);
     return CKV_OK;
 }

@@ -26,6 +26,8 @@ ckv_status ckv_attention_graph_key(const ckv_attention_args *args, uint64_t *key
     const int64_t block = args->causal_block_size != 0 ? args->causal_block_size : args->seq_len;
     const int64_t shape[] = {args->layer,
                              args->q_heads,
+                             args->first_kv_head,
+                             args->kv_heads,
                              args->rows,
                              args->seq_len,
                              block,

@@ -70,6 +70,12 @@ ckv_cache_attachment *ckv_cache_find_attachment(const ckv_cache *cache, const vo
 /* ERROR_STATE unless a rollout is open; `operation` begins the message. */
 ckv_status ckv_cache_require_open(const ckv_cache *cache, const char *operation);
 
+/* ckv_cache_write_staged of `kv_heads` heads from `first_kv_head`; `source` holds those only. The caller has checked the
+ * heads. */
+ckv_status ckv_cache_write_staged_heads(ckv_cache *cache, int64_t layer, int64_t first_kv_head, int64_t kv_heads,
+                                        int64_t tokens, int64_t causal_block_size, const ckv_kv *source, int own_tokens,
+                                        ckv_stream stream);
+
 /* fixed + history */
 int64_t ckv_cache_staging_offset(const ckv_cache *cache);
 

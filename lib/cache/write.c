@@ -66,6 +66,15 @@ static ckv_status check_staged(const ckv_block_view *view, int64_t tokens)
 ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_t layer, int64_t tokens, int64_t causal_block_size,
                                   const ckv_kv *source, int own_tokens, ckv_stream stream)
 {
+    CKV_TRY(ckv_cache_require_open(cache, "write_staged"));
+    return ckv_cache_write_staged_heads(cache, layer, 0, ckv_pool_get_config(cache->pool)->kv_heads, tokens,
+                                        causal_block_size, source, own_tokens, stream);
+}
+
+ckv_status ckv_cache_write_staged_heads(ckv_cache *cache, int64_t layer, int64_t first_kv_head, int64_t kv_heads,
+                                        int64_t tokens, int64_t causal_block_size, const ckv_kv *source, int own_tokens,
+                                        ckv_stream stream)
+{
     ckv_block_view view;
     CKV_TRY(ckv_cache_require_open(cache, "write_staged"));
     CKV_TRY(check_layer(cache, "write_staged", layer));
@@ -76,6 +85,9 @@ ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_t layer, int64_t token
     const ckv_device *device = ckv_pool_device(cache->pool);
     ckv_scatter_kv_slots_params scatter = layer_scatter(cache, layer);
     set_source(&scatter, source, (int64_t)ckv_dtype_bytes(ckv_pool_get_config(cache->pool)->dtype));
+    scatter.k_plane = (char *)scatter.k_plane + first_kv_head * scatter.head_stride;
+    scatter.v_plane = (char *)scatter.v_plane + first_kv_head * scatter.head_stride;
+    scatter.kv_heads = kv_heads;
     scatter.entries = tokens;
     scatter.destination = view.staged_slots;
     scatter.destination2 = own_tokens ? view.own_slots : NULL;

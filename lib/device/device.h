@@ -12,6 +12,7 @@ struct ckv_scatter_kv_slots_params;
 struct ckv_causal_layout_params;
 struct ckv_copy_kv_slots_params;
 struct ckv_exchange_heads_params;
+struct ckv_exchange_peers_params;
 struct ckv_qk_norm_rope_params;
 struct ckv_zero_row_tails_params;
 
@@ -38,12 +39,19 @@ struct ckv_device {
     /* Whether what is enqueued on the stream now is recorded into a graph instead of run. */
     ckv_status (*is_capturing)(ckv_stream stream, int *capturing_out);
 
+    /* Another stream, to overlap work. stream_follow: what is enqueued on `stream` from now on waits for what is on
+     * `other` by now; nothing when they are one. stream_destroy accepts NULL. */
+    ckv_status (*stream_create)(ckv_stream *stream_out);
+    void (*stream_destroy)(ckv_stream stream);
+    ckv_status (*stream_follow)(ckv_stream stream, ckv_stream other);
+
     /* Kernels; kernels/<op>/<op>.h has the contract of each. */
     ckv_status (*rotate_rows)(const struct ckv_rotate_rows_params *params, ckv_stream stream);
     ckv_status (*scatter_kv_slots)(const struct ckv_scatter_kv_slots_params *params, ckv_stream stream);
     ckv_status (*causal_layout)(const struct ckv_causal_layout_params *params, ckv_stream stream);
     ckv_status (*copy_kv_slots)(const struct ckv_copy_kv_slots_params *params, ckv_stream stream);
     ckv_status (*exchange_heads)(const struct ckv_exchange_heads_params *params, ckv_stream stream);
+    ckv_status (*exchange_peers)(const struct ckv_exchange_peers_params *params, ckv_stream stream); /* or NULL */
     ckv_status (*qk_norm_rope)(const struct ckv_qk_norm_rope_params *params, ckv_stream stream);
     ckv_status (*zero_row_tails)(const struct ckv_zero_row_tails_params *params, ckv_stream stream);
 };

@@ -4,6 +4,7 @@
 #include "kernels/causal_layout/causal_layout.h"
 #include "kernels/copy_kv_slots/copy_kv_slots.h"
 #include "kernels/exchange_heads/exchange_heads.h"
+#include "kernels/exchange_peers/exchange_peers.h"
 #include "kernels/qk_norm_rope/qk_norm_rope.h"
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "kernels/scatter_kv_slots/scatter_kv_slots.h"
@@ -128,6 +129,34 @@ static ckv_status cuda_is_capturing(ckv_stream stream, int *capturing_out)
     return CKV_OK;
 }
 
+static ckv_status cuda_stream_create(ckv_stream *stream_out)
+{
+    cudaStream_t stream = NULL;
+    CKV_TRY(ckv_cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    *stream_out = stream;
+    return CKV_OK;
+}
+
+static void cuda_stream_destroy(ckv_stream stream)
+{
+    if (stream != NULL)
+        cudaStreamDestroy(stream);
+}
+
+/* An event may go as soon as both sides are enqueued. */
+static ckv_status cuda_stream_follow(ckv_stream stream, ckv_stream other)
+{
+    cudaEvent_t event = NULL;
+    if (stream == other)
+        return CKV_OK;
+    CKV_TRY(ckv_cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
+    ckv_status status = ckv_cuda_status(cudaEventRecord(event, other), "cudaEventRecord");
+    if (status == CKV_OK)
+        status = ckv_cuda_status(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
+    cudaEventDestroy(event);
+    return status;
+}
+
 const ckv_device ckv_device_cuda = {
     .name = "cuda",
     .host_addressable = 0,
@@ -141,11 +170,15 @@ const ckv_device ckv_device_cuda = {
     .fill_2d = cuda_fill_2d,
     .wait = cuda_wait,
     .is_capturing = cuda_is_capturing,
+    .stream_create = cuda_stream_create,
+    .stream_destroy = cuda_stream_destroy,
+    .stream_follow = cuda_stream_follow,
     .rotate_rows = ckv_rotate_rows_cuda,
     .scatter_kv_slots = ckv_scatter_kv_slots_cuda,
     .causal_layout = ckv_causal_layout_cuda,
     .copy_kv_slots = ckv_copy_kv_slots_cuda,
     .exchange_heads = ckv_exchange_heads_cuda,
+    .exchange_peers = ckv_exchange_peers_cuda,
     .qk_norm_rope = ckv_qk_norm_rope_cuda,
     .zero_row_tails = ckv_zero_row_tails_cuda,
 };

@@ -3,6 +3,7 @@
 #include "kernels/causal_layout/causal_layout.h"
 #include "kernels/copy_kv_slots/copy_kv_slots.h"
 #include "kernels/exchange_heads/exchange_heads.h"
+#include "kernels/exchange_peers/exchange_peers.h"
 #include "kernels/qk_norm_rope/qk_norm_rope.h"
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "kernels/scatter_kv_slots/scatter_kv_slots.h"
@@ -67,6 +68,24 @@ static ckv_status host_is_capturing(ckv_stream stream, int *capturing_out)
     return CKV_OK;
 }
 
+static ckv_status host_stream_create(ckv_stream *stream_out)
+{
+    *stream_out = NULL;
+    return CKV_OK;
+}
+
+static void host_stream_destroy(ckv_stream stream)
+{
+    (void)stream;
+}
+
+static ckv_status host_stream_follow(ckv_stream stream, ckv_stream other)
+{
+    (void)stream;
+    (void)other;
+    return CKV_OK;
+}
+
 static ckv_status host_probe(void)
 {
     return CKV_OK;
@@ -85,11 +104,15 @@ const ckv_device ckv_device_host = {
     .fill_2d = host_fill_2d,
     .wait = host_wait,
     .is_capturing = host_is_capturing,
+    .stream_create = host_stream_create,
+    .stream_destroy = host_stream_destroy,
+    .stream_follow = host_stream_follow,
     .rotate_rows = ckv_rotate_rows_host,
     .scatter_kv_slots = ckv_scatter_kv_slots_host,
     .causal_layout = ckv_causal_layout_host,
     .copy_kv_slots = ckv_copy_kv_slots_host,
     .exchange_heads = ckv_exchange_heads_host,
+    .exchange_peers = ckv_exchange_peers_host,
     .qk_norm_rope = ckv_qk_norm_rope_host,
     .zero_row_tails = ckv_zero_row_tails_host,
 };

@@ -114,6 +114,21 @@ static ckv_status strict_is_capturing(ckv_stream stream, int *capturing_out)
     return ckv_device_host.is_capturing(stream, capturing_out);
 }
 
+static ckv_status strict_stream_create(ckv_stream *stream_out)
+{
+    return ckv_device_host.stream_create(stream_out);
+}
+
+static void strict_stream_destroy(ckv_stream stream)
+{
+    ckv_device_host.stream_destroy(stream);
+}
+
+static ckv_status strict_stream_follow(ckv_stream stream, ckv_stream other)
+{
+    return ckv_device_host.stream_follow(stream, other);
+}
+
 static ckv_status strict_probe(void)
 {
     return CKV_OK;
@@ -146,6 +161,9 @@ const ckv_device ckv_device_strict = {
     .fill_2d = strict_fill_2d,
     .wait = strict_wait,
     .is_capturing = strict_is_capturing,
+    .stream_create = strict_stream_create,
+    .stream_destroy = strict_stream_destroy,
+    .stream_follow = strict_stream_follow,
     .rotate_rows = strict_rotate_rows,
     .scatter_kv_slots = strict_scatter_kv_slots,
     .causal_layout = strict_causal_layout,

@@ -459,7 +459,7 @@ static void exchange_heads_packs_and_unpacks(void **state)
                                               .chunk_stride_bytes = TOKENS * MINE * ROW,
                                               .chunk_tokens = TOKENS,
                                               .chunk_heads = MINE,
-                                              .chunk_head_step = MINE,
+                                              .heads = ALL_HEADS,
                                               .row_bytes = ROW};
     assert_ok(test_device()->exchange_heads(&params, NULL));
     test_download(packed, device_packed, sizeof packed);

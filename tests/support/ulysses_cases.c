@@ -475,10 +475,10 @@ void ulysses_uneven_heads_are_refused_at_creation(ckv_comm *comm, rank_report *r
     RANK_STATUS(report, ckv_ulysses_create(comm, NULL, &ulysses), CKV_ERROR_INVALID);
     if (ranks == 1)
         return;
-    snprintf(detail, sizeof detail, "%d query heads and %d K/V heads on %d ranks", ranks + 1, ranks + 1, ranks);
+    snprintf(detail, sizeof detail, "%d query heads on %d ranks", ranks + 1, ranks);
     RANK_STEP(report, refused_config(comm, report, ranks + 1, ranks + 1, CKV_ERROR_UNSUPPORTED, detail));
-    snprintf(detail, sizeof detail, "1 K/V heads on %d ranks", ranks);
-    RANK_STEP(report, refused_config(comm, report, ranks, 1, CKV_ERROR_UNSUPPORTED, detail));
+    snprintf(detail, sizeof detail, "%d K/V heads on %d ranks", ranks + 1, ranks);
+    RANK_STEP(report, refused_config(comm, report, ranks * (ranks + 1), ranks + 1, CKV_ERROR_UNSUPPORTED, detail));
 }
 
 void ulysses_configs_that_differ_are_refused(ckv_comm *comm, rank_report *report)

@@ -16,9 +16,11 @@ typedef struct ckv_attention_args {
     size_t struct_size; /* sizeof(ckv_attention_args) */
     ckv_cache *cache;
     int64_t layer;
-    int64_t q_heads; /* of this rank; a multiple of the cache's kv_heads: query head h reads K/V head h / (q_heads /
+    int64_t q_heads; /* of this rank; a multiple of the K/V heads: query head h reads K/V head h / (q_heads /
                         kv_heads) */
-    int64_t rows;    /* S: token rows in q, kv and out, padding included */
+    int64_t first_kv_head, kv_heads; /* 0, 0: all of the cache's. Else the call stages and attends these K/V heads only;
+                                        q_heads, q, kv, out and lse are of the query heads that read them */
+    int64_t rows;                    /* S: token rows in q, kv and out, padding included */
     int64_t seq_len; /* real tokens of this forward, over all ranks, before sequence sharding: 1..rows; must be given */
     int64_t causal_block_size; /* 0: all real tokens are one causal block */
     const void *q;             /* [rows, q_heads, head_dim] in the cache's dtype; strides in elements */

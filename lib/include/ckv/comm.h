@@ -37,6 +37,11 @@ typedef struct ckv_comm_record {
 
 CKV_API ckv_comm_record ckv_comm_last_operation(const ckv_comm *comm);
 
+/* What has gone wrong outside any call: an exchange that was enqueued, or replayed from a graph, and did not finish; a
+ * rank that died. Tensors that such an exchange should have filled hold anything. CKV_OK while all is well; else the
+ * error that every further operation returns. ERROR_INVALID (NULL), ERROR_COMM, ERROR_TIMEOUT. */
+CKV_NODISCARD CKV_API ckv_status ckv_comm_async_error(ckv_comm *comm);
+
 /* Agree on a verdict: every rank hands in its own status and, when that is an error, its ckv_last_error(); every rank
  * returns the status of the lowest refusing rank and finds "rank N: ..." as its detail; CKV_OK when all are.
  * Collective; waits. ERROR_COMM, ERROR_TIMEOUT. */
