@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# libckv (shared, only ckv/*.h exported), libckv_mpi, and ckv_internal: the same objects for tests that look inside.
+# libckv (shared, only ckv/*.h exported), the transports, and ckv_internal: the same objects for tests that look inside.
 # Folders add their sources with ckv_sources(); the library is put together once, here.
 # The way back from the folder of the .pc files to the prefix, so that a moved prefix still works: lib, lib64 or lib/TRIPLET.
 file(RELATIVE_PATH CKV_PC_PREFIX /p/${CMAKE_INSTALL_LIBDIR}/pkgconfig /p)
@@ -41,9 +41,7 @@ set_target_properties(ckv_internal PROPERTIES LINKER_LANGUAGE C)
 
 install(TARGETS ckv EXPORT ckvTargets)
 install(DIRECTORY lib/include/ckv DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-if(CKV_HAVE_MPI AND COMMAND ckv_add_mpi_library)
-  ckv_add_mpi_library()
-endif()
+ckv_add_transports()
 
 install(EXPORT ckvTargets NAMESPACE ckv:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/ckv)
 configure_package_config_file(cmake/ckvConfig.cmake.in ckvConfig.cmake

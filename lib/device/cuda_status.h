@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 /* CKV_OK, or the error's status with the detail "call: code name: text". ERROR_MEMORY, ERROR_UNSUPPORTED (no driver, no
- * device, no code for this one), else ERROR_DEVICE. */
-ckv_status ckv_cuda_status(cudaError_t error, const char *call);
+ * device, no code for this one), else ERROR_DEVICE. Exported for libckv_nccl. */
+CKV_API ckv_status ckv_cuda_status(cudaError_t error, const char *call);
 
 #ifdef __cplusplus
 }
