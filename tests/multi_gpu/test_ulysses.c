@@ -3,6 +3,7 @@
 #include "tests/support/mpi_case.h"
 
 #include "tests/support/ulysses_cases.h"
+#include "tests/support/ulysses_host_cases.h"
 
 #include <ckv/mpi.h>
 #include <mpi.h>
@@ -43,6 +44,7 @@ static void run_on(const void *mpi_comm, rank_body body)
         run_on(ckv_test_mpi_comm(), ulysses_##name);                                                                   \
     }
 ULYSSES_CASES(DRIVE)
+ULYSSES_HOST_CASES(DRIVE)
 
 /* Only rank 0 has a context of one rank; the job takes no part and no message is sent. Then all ranks share one.
  * Catches: a one-rank context that falls back to the job's communicator. */
@@ -60,7 +62,8 @@ static void one_rank_leaves_the_job_alone(void **state)
 
 #define ROW(name) CKV_CASE(name),
 static const ckv_test_case cases[] = {
-    ULYSSES_CASES(ROW) /* written once */
+    ULYSSES_CASES(ROW)      /* written once */
+    ULYSSES_HOST_CASES(ROW) /* of host memory */
     CKV_CASE(one_rank_leaves_the_job_alone),
 };
 
