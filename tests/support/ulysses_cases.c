@@ -60,23 +60,32 @@ static void check_stamps(ckv_comm *comm, rank_report *report, const party_shape 
     party_close(&p);
 }
 
+static void check_stamps_of_heads(ckv_comm *comm, rank_report *report, int64_t tokens, int64_t kv_heads)
+{
+    int ranks = ckv_comm_size(comm), step = party_on_gpu() ? 2 : 1;
+    for (int sharding = CKV_SHARDS_PADDED; sharding <= CKV_SHARDS_UNPADDED; sharding++)
+        for (int64_t group = 1; group <= 3; group += step) {
+            party_shape shape = {.head_dim = 8, .tokens_per_page = 4, .max_staged_tokens = tokens, .sizes = {1}};
+            shape.kv_heads = kv_heads;
+            shape.q_heads = (kv_heads < ranks ? ranks : kv_heads) * group;
+            shape.sharding = (ckv_sharding)sharding;
+            RANK_STEP(report, check_stamps(comm, report, &shape));
+        }
+}
+
 /* Blocks of one token and no history: each token attends to itself alone, and its out is its V, to the bit. Says where
  * a vector went without any oracle. Catches: token-major and head-major mixed up, shards in the wrong order, a
  * neighbour's head slice, the way back transposed, a K/V head under the wrong query group, padding rows left in the
  * output. */
 void ulysses_stamps_come_back_to_their_place(ckv_comm *comm, rank_report *report)
 {
-    int ranks = ckv_comm_size(comm), step = party_on_gpu() ? 2 : 1;
+    int ranks = ckv_comm_size(comm);
     const int64_t lengths[] = {1, 10, ranks > 1 ? ranks - 1 : 1, ranks, ranks + 1, 12, 11};
-    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i += (size_t)step)
-        for (int64_t kv_per_rank = 1; kv_per_rank <= 2; kv_per_rank++)
-            for (int64_t group = 1; group <= 3; group += step) {
-                party_shape shape = {.head_dim = 8, .tokens_per_page = 4, .sizes = {1}};
-                shape.kv_heads = kv_per_rank * ranks;
-                shape.q_heads = shape.kv_heads * group;
-                shape.max_staged_tokens = lengths[i];
-                RANK_STEP(report, check_stamps(comm, report, &shape));
-            }
+    const int64_t kv_heads[] = {1, 2, ranks, 2 * ranks};
+    for (int i = 0; i < 7; i += party_on_gpu() ? 2 : 1)
+        for (int j = 0; j < 4; j++)
+            if (kv_heads[j] % ranks == 0 || ranks % kv_heads[j] == 0)
+                RANK_STEP(report, check_stamps_of_heads(comm, report, lengths[i], kv_heads[j]));
 }
 
 /* Chunks of 44 over a window of 50 in pages of 8, until every page of the history has been dropped and used again
