@@ -87,9 +87,9 @@ static ckv_status ipc_window_open(void *transport, size_t bytes, ckv_comm_window
     for (int peer = 0; status == CKV_OK && peer < self->size; peer++) {
         window->peers[peer] = window->memory;
         if (peer != self->rank)
-            status = ckv_cuda_status(
-                cudaIpcOpenMemHandle(&window->peers[peer], all[peer], cudaIpcMemLazyEnablePeerAccess),
-                "cudaIpcOpenMemHandle");
+            status =
+                ckv_cuda_status(cudaIpcOpenMemHandle(&window->peers[peer], all[peer], cudaIpcMemLazyEnablePeerAccess),
+                                "cudaIpcOpenMemHandle");
     }
     free(all);
     return status;

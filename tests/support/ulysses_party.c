@@ -243,6 +243,12 @@ void party_make(party *p, rank_report *report, const party_forward *forward, par
     *tensors_out = t;
 }
 
+void party_renew(party *p, rank_report *report, const party_forward *forward, const party_tensors *t)
+{
+    fill(p, forward, t);
+    party_upload(p, report, t);
+}
+
 void party_free(const party *p, party_tensors *t)
 {
     ckv_device_free(device_of(p), t->device_qkv);
@@ -432,10 +438,10 @@ static void compare_rows(const party *p, rank_report *report, const party_tensor
     }
 }
 
-static void run_and_compare(party *p, rank_report *report, const party_forward *forward, const party_tensors *t,
-                            const expectation *expected)
+static void compare_all(party *p, rank_report *report, const party_forward *forward, const party_tensors *t,
+                        const expectation *expected)
 {
-    RANK_STEP(report, party_attend(p, report, t));
+    RANK_STEP(report, party_download(p, report, t));
     RANK_STEP(report, run_whole(p, report, t, expected->whole, expected->whole_lse));
     if (expected->exact != NULL)
         RANK_STEP(report, run_reference(p, report, t, expected->exact, expected->exact_lse));
@@ -443,10 +449,8 @@ static void run_and_compare(party *p, rank_report *report, const party_forward *
     RANK_STEP(report, compare_caches(p, report, forward));
 }
 
-void party_run(party *p, rank_report *report, const party_forward *forward)
+void party_compare(party *p, rank_report *report, const party_forward *forward, const party_tensors *t)
 {
-    party_tensors t = {0};
-    RANK_STEP(report, party_make(p, report, forward, &t));
     size_t vectors = (size_t)(forward->seq_len * p->shape.q_heads), elements = vectors * (size_t)p->shape.head_dim;
     expectation expected = {.whole = malloc(elements * (size_t)element_bytes(p)),
                             .whole_lse = malloc(vectors * sizeof(float))};
@@ -454,11 +458,19 @@ void party_run(party *p, rank_report *report, const party_forward *forward)
         expected.exact = malloc(elements * sizeof(double));
         expected.exact_lse = malloc(vectors * sizeof(double));
     }
-    run_and_compare(p, report, forward, &t, &expected);
+    compare_all(p, report, forward, t, &expected);
     free(expected.exact_lse);
     free(expected.exact);
     free(expected.whole_lse);
     free(expected.whole);
+}
+
+void party_run(party *p, rank_report *report, const party_forward *forward)
+{
+    party_tensors t = {0};
+    RANK_STEP(report, party_make(p, report, forward, &t));
+    RANK_STEP(report, party_attend(p, report, &t));
+    RANK_STEP(report, party_compare(p, report, forward, &t));
     party_free(p, &t);
 }
 

@@ -86,12 +86,16 @@ void party_close(party *p);
 
 /* The next forward's tensors, the same on every rank, uploaded. Free with party_free. */
 void party_make(party *p, rank_report *report, const party_forward *forward, party_tensors *tensors_out);
+void party_renew(party *p, rank_report *report, const party_forward *forward, const party_tensors *tensors);
 void party_upload(const party *p, rank_report *report, const party_tensors *tensors);
 void party_download(const party *p, rank_report *report, const party_tensors *tensors);
 void party_free(const party *p, party_tensors *tensors);
 
 /* The sharded forward alone, downloaded. Collective. */
 void party_attend(party *p, rank_report *report, const party_tensors *tensors);
+
+/* Download what a sharded forward left behind, and compare all of it. */
+void party_compare(party *p, rank_report *report, const party_forward *forward, const party_tensors *tensors);
 
 /* Run and compare everything a forward must leave behind. Collective. */
 void party_run(party *p, rank_report *report, const party_forward *forward);

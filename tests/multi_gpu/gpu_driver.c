@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/multi_gpu/gpu_driver.h"
+
+#include "tests/single_gpu/cuda_case.h"
+#include "tests/support/device_memory.h"
+#include "tests/support/ulysses_party.h"
+
+#include <ckv/mpi.h>
+#include <ckv/nccl.h>
+
+void gpu_need(int gpus)
+{
+    int devices = 0;
+    (void)test_device(); /* skips where there is none at all */
+    assert_cuda(cudaGetDeviceCount(&devices));
+    if (devices < gpus)
+        ckv_test_skip("the case needs %d GPUs; this machine shows %d", gpus, devices);
+}
+
+void gpu_take_own(void)
+{
+    gpu_need(ckv_test_ranks());
+    assert_cuda(cudaSetDevice(ckv_test_rank()));
+}
+
+ckv_status gpu_create_nccl(ckv_comm *host, int64_t timeout_ms, ckv_comm **comm_out)
+{
+    ckv_nccl_config config = ckv_nccl_config_default();
+    config.timeout_ms = timeout_ms;
+    return ckv_comm_create_nccl(host, &config, comm_out);
+}
+
+void gpu_run(gpu_transport transport, int64_t timeout_ms, rank_body body)
+{
+    ckv_comm *host = NULL, *comm = NULL;
+    rank_report report = {0};
+    assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), timeout_ms, &host));
+    ckv_test_set_comm(host);
+    assert_ok(transport(host, timeout_ms, &comm));
+    ckv_test_set_comm(comm);
+    body(comm, &report);
+    ckv_test_set_comm(NULL);
+    ckv_comm_destroy(&comm);
+    ckv_comm_destroy(&host);
+    if (report.failed)
+        fail_msg("%s", report.text);
+}
+
+void gpu_run_exchanges(gpu_transport transport, rank_body body)
+{
+    static const char *const exchanges[] = {"sendrecv", "fused"};
+    party_uses.device = test_device();
+    party_uses.backend = ckv_test_backend();
+    for (int i = 0; i < 2; i++) {
+        party_uses.exchange = exchanges[i];
+        gpu_run(transport, GPU_DEADLINE_MS, body);
+    }
+}
