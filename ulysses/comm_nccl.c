@@ -26,22 +26,29 @@ static ckv_status nccl_status(ncclResult_t result, const char *call)
     return ckv_fail(CKV_ERROR_COMM, "%s: %s", call, ncclGetErrorString(result));
 }
 
+/* What NCCL has come to with what it was asked for; a call that returned success may still go on. */
+static ncclResult_t state_of(const ckv_nccl_transport *self, ncclResult_t result)
+{
+    ncclResult_t state = ncclInternalError;
+    if (result != ncclSuccess && result != ncclInProgress)
+        return result;
+    return ncclCommGetAsyncError(self->nccl, &state) == ncclSuccess ? state : ncclInternalError;
+}
+
 /* Wait until NCCL has done on the host what it was asked for. Called with the lock held; lets go of it between looks.
  */
 static ckv_status await_nccl(ckv_nccl_transport *self, ncclResult_t result, const char *call)
 {
     int64_t deadline_ms = ckv_nccl_now_ms() + self->timeout_ms;
-    while (result == ncclInProgress) {
-        if (self->nccl == NULL)
-            return ckv_fail(self->failure, "%s: %s", call, self->detail);
+    while ((result = state_of(self, result)) == ncclInProgress) {
         if (ckv_nccl_now_ms() > deadline_ms)
             return ckv_fail(CKV_ERROR_TIMEOUT, "%s: rank %d waited %lld ms for the others", call, self->rank,
                             (long long)self->timeout_ms);
         pthread_mutex_unlock(&self->lock);
         usleep(POLL_US);
         pthread_mutex_lock(&self->lock);
-        if (self->nccl != NULL && ncclCommGetAsyncError(self->nccl, &result) != ncclSuccess)
-            result = ncclInternalError;
+        if (self->nccl == NULL)
+            return ckv_fail(self->failure, "%s: %s", call, self->detail);
     }
     return nccl_status(result, call);
 }

@@ -15,6 +15,8 @@
 
 #include <ckv/ulysses.h>
 
+struct ckv_scatter_kv_slots_params;
+
 /* Q, K and V go there, OUT and LSE come back. */
 enum ckv_place { CKV_PLACE_Q, CKV_PLACE_K, CKV_PLACE_V, CKV_PLACE_OUT, CKV_PLACE_LSE, CKV_NUM_PLACES };
 
@@ -37,12 +39,20 @@ typedef struct ckv_shard_tensor {
 
 typedef struct ckv_exchange ckv_exchange;
 
+enum { CKV_TENSORS_THERE = 3 };
+
 typedef struct ckv_exchange_path {
     const char *name;
+    int fills_pages;
+
     /* Collective: room for box_bytes. Earlier calls on the stream may still use what there is. */
     ckv_status (*reserve)(ckv_exchange *exchange, int64_t box_bytes, ckv_stream stream);
+    /* Q, K and V. `pages` is where a path that fills_pages writes K and V besides the slices: complete but for its
+     * source. */
     ckv_status (*there)(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,
-                        const ckv_shard_tensor *tensors, int count, ckv_stream stream);
+                        const ckv_shard_tensor *tensors, const struct ckv_scatter_kv_slots_params *pages,
+                        ckv_stream stream);
+    /* OUT, and LSE if it is wanted. */
     ckv_status (*back)(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,
                        const ckv_shard_tensor *tensors, int count, ckv_stream stream);
     void (*release)(ckv_exchange *exchange);

@@ -2,6 +2,7 @@
 /* Windows: every rank's slices are in memory that all devices address, and one kernel fills or reads them. */
 #include "ulysses/exchange.h"
 
+#include "kernels/scatter_kv_slots/scatter_kv_slots.h"
 #include "lib/device/device.h"
 #include "lib/support/error.h"
 
@@ -34,45 +35,57 @@ static ckv_peer_tensor describe(const ckv_exchange *exchange, const ckv_exchange
     };
 }
 
-static ckv_status move(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part, int pull,
-                       const ckv_shard_tensor *tensors, int count, ckv_stream stream)
+/* One launch between shards and slices. */
+static ckv_status launch(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,
+                         const ckv_shard_tensor *tensors, ckv_exchange_peers_params *params, ckv_stream stream)
 {
-    int rank = ckv_comm_rank(exchange->comm), ranks = ckv_comm_size(exchange->comm);
-    ckv_exchange_peers_params params = {
-        .pull = pull,
-        .rank = rank,
-        .ranks = ranks,
-        .tokens = plan->rows,
-        .most_tokens = ckv_ulysses_shard_rows(&plan->shards, 0),
-        .first_token = ckv_ulysses_shard_start(&plan->shards, rank),
-        .num_tensors = count,
-        .meeting.epochs = exchange->epochs,
-    };
+    int ranks = ckv_comm_size(exchange->comm);
     int64_t timeout_ms, bytes = 0;
-    params.meeting.signals = ckv_comm_signals(exchange->comm, &timeout_ms);
-    params.meeting.timeout_ns = timeout_ms * 1000000;
+    params->rank = ckv_comm_rank(exchange->comm);
+    params->ranks = ranks;
+    params->base_tokens = plan->shards.base_rows;
+    params->long_ranks = plan->shards.long_ranks;
+    params->meeting.epochs = exchange->epochs;
+    params->meeting.signals = ckv_comm_signals(exchange->comm, &timeout_ms);
+    params->meeting.timeout_ns = timeout_ms * 1000000;
     for (int peer = 0; peer < ranks; peer++) {
-        params.peers[peer] = exchange->slices_window.peers[peer];
-        params.meeting.flags[peer] = exchange->flags_window.peers[peer];
+        params->peers[peer] = exchange->slices_window.peers[peer];
+        params->meeting.flags[peer] = exchange->flags_window.peers[peer];
     }
-    for (int i = 0; i < count; i++) {
-        params.tensors[i] = describe(exchange, plan, part, &tensors[i]);
+    for (int64_t i = 0; i < params->num_tensors; i++) {
+        void *plane = params->tensors[i].plane;
+        params->tensors[i] = describe(exchange, plan, part, &tensors[i]);
+        params->tensors[i].plane = plane;
         bytes += plan->rows * (ranks - 1) * plan->token_bytes[tensors[i].place];
     }
-    CKV_TRY(ckv_comm_enter(exchange->comm, pull ? "exchange back" : "exchange there", bytes));
-    return ckv_comm_leave(exchange->comm, exchange->device->exchange_peers(&params, stream));
+    CKV_TRY(ckv_comm_enter(exchange->comm, params->pull ? "exchange back" : "exchange there", bytes));
+    return ckv_comm_leave(exchange->comm, exchange->device->exchange_peers(params, stream));
 }
 
 static ckv_status fused_there(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,
-                              const ckv_shard_tensor *tensors, int count, ckv_stream stream)
+                              const ckv_shard_tensor *tensors, const ckv_scatter_kv_slots_params *pages,
+                              ckv_stream stream)
 {
-    return move(exchange, plan, part, 0, tensors, count, stream);
+    ckv_exchange_peers_params params = {
+        .num_tensors = CKV_TENSORS_THERE,
+        .tensors = {[CKV_PLACE_K].plane = pages->k_plane, [CKV_PLACE_V].plane = pages->v_plane},
+        .pages = {.tokens = pages->entries,
+                  .home = pages->destination,
+                  .own = pages->destination2,
+                  .page_stride = pages->page_stride,
+                  .head_stride = pages->head_stride,
+                  .slot_stride = pages->slot_stride,
+                  .tokens_per_page = pages->tokens_per_page,
+                  .num_slots = pages->num_slots},
+    };
+    return launch(exchange, plan, part, tensors, &params, stream);
 }
 
 static ckv_status fused_back(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,
                              const ckv_shard_tensor *tensors, int count, ckv_stream stream)
 {
-    return move(exchange, plan, part, 1, tensors, count, stream);
+    ckv_exchange_peers_params params = {.pull = 1, .num_tensors = count};
+    return launch(exchange, plan, part, tensors, &params, stream);
 }
 
 static void fused_release(ckv_exchange *exchange)
@@ -82,6 +95,7 @@ static void fused_release(ckv_exchange *exchange)
 
 const ckv_exchange_path ckv_exchange_fused = {
     .name = "fused",
+    .fills_pages = 1,
     .reserve = fused_reserve,
     .there = fused_there,
     .back = fused_back,

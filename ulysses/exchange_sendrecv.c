@@ -81,10 +81,12 @@ static ckv_status carry(const ckv_exchange *exchange, const ckv_exchange_plan *p
 }
 
 static ckv_status sendrecv_there(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,
-                                 const ckv_shard_tensor *tensors, int count, ckv_stream stream)
+                                 const ckv_shard_tensor *tensors, const struct ckv_scatter_kv_slots_params *pages,
+                                 ckv_stream stream)
 {
-    CKV_TRY(convert(exchange, plan, part, 1, tensors, count, stream));
-    return carry(exchange, plan, part, 0, tensors, count, stream);
+    (void)pages;
+    CKV_TRY(convert(exchange, plan, part, 1, tensors, CKV_TENSORS_THERE, stream));
+    return carry(exchange, plan, part, 0, tensors, CKV_TENSORS_THERE, stream);
 }
 
 static ckv_status sendrecv_back(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,

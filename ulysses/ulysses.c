@@ -11,7 +11,9 @@
  * alone attends to what it has. Names no transport and no device. */
 #include <ckv/ulysses.h>
 
+#include "kernels/scatter_kv_slots/scatter_kv_slots.h"
 #include "lib/attention/attention.h"
+#include "lib/cache/cache.h"
 #include "lib/device/device.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
@@ -272,7 +274,16 @@ static ckv_status go_there(const ckv_ulysses *ulysses, const ckv_exchange_plan *
         {CKV_PLACE_K, only_read(kv->k), kv->k_token_stride * element, kv->k_head_stride * element},
         {CKV_PLACE_V, only_read(kv->v), kv->v_token_stride * element, kv->v_head_stride * element},
     };
-    return ulysses->exchange->path->there(ulysses->exchange, plan, part, tensors, 3, stream);
+    const ckv_attention_args local = part_args(ulysses, plan, part, args);
+    const ckv_staged_heads heads = {.layer = local.layer,
+                                    .first_kv_head = local.first_kv_head,
+                                    .kv_heads = local.kv_heads,
+                                    .tokens = local.seq_len,
+                                    .causal_block_size =
+                                        local.causal_block_size != 0 ? local.causal_block_size : local.seq_len};
+    ckv_scatter_kv_slots_params pages;
+    CKV_TRY(ckv_cache_plan_staged(args->cache, &heads, &pages));
+    return ulysses->exchange->path->there(ulysses->exchange, plan, part, tensors, &pages, stream);
 }
 
 static ckv_status come_back(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t part,
@@ -313,7 +324,9 @@ static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const
         if (part + 1 < ulysses->parts)
             CKV_TRY(go_there(ulysses, plan, part + 1, args, exchanges));
         ckv_attention_args local = part_args(ulysses, plan, part, args);
-        ckv_status status = ckv_comm_agree(ulysses->comm, ckv_attention(&local, stream));
+        ckv_status status =
+            ulysses->exchange->path->fills_pages ? ckv_attention_staged(&local, stream) : ckv_attention(&local, stream);
+        status = ckv_comm_agree(ulysses->comm, status);
         if (status != CKV_OK)
             return settle(ulysses, exchanges, stream, status);
         if (part + 1 < ulysses->parts)

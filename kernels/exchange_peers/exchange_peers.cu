@@ -7,11 +7,11 @@ namespace
 {
 
 /* The number of blocks depends on nothing that could differ between ranks, and all of them fit on a GPU at once: a
- * block waits for its namesakes. A thread has LOADS vectors on their way. */
-enum { THREADS = 512, BLOCKS = 128, LOADS = 4, WARPS = THREADS / ckv::WARP, TILE_VECTORS = LOADS * ckv::WARP };
+ * remote block waits for its namesakes. A thread has LOADS vectors on their way. */
+enum { THREADS = 512, BLOCKS = 132, LOADS = 4, WARPS = THREADS / ckv::WARP, TILE_VECTORS = LOADS * ckv::WARP };
 
-static_assert(int(BLOCKS) <= int(CKV_PEER_MAX_BLOCKS) && int(CKV_MAX_PEERS) <= int(THREADS),
-              "one flag a block, one thread a peer");
+static_assert(int(BLOCKS) <= int(CKV_PEER_MAX_BLOCKS), "one flag a block");
+static_assert(int(CKV_MAX_PEERS) <= int(THREADS), "one thread a peer");
 
 constexpr int POLLS_BETWEEN_LOOKS = 256; /* at the clock, and at host memory */
 
@@ -69,78 +69,157 @@ __device__ bool await_peers(const ckv_exchange_peers_params &params, uint32_t ep
     return __syncthreads_and(there);
 }
 
-/* Vectors of the tile'th tile of one slice: dense on the peer's side, wherever they lie in the shard. */
-template <typename VECTOR, bool PULL>
-__device__ void move_tile(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor, int peer,
-                          unsigned tile, unsigned vectors, unsigned row_vectors, unsigned slice_vectors)
+/* A tensor in vectors. Tile t of a shard is the same vectors on the rank that sends it and on the one that gets it. */
+struct tensor_vectors {
+    unsigned row, slice; /* of a head, of a token's heads for one peer */
+    unsigned all, tiles; /* of a rank's tokens */
+};
+
+template <typename VECTOR>
+__device__ tensor_vectors count_vectors(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor,
+                                        int rank)
 {
-    char *shard = static_cast<char *>(tensor.shard) +
-                  (peer * tensor.heads / params.ranks + tensor.first_head) * tensor.head_stride_bytes;
-    VECTOR *slice = reinterpret_cast<VECTOR *>(static_cast<char *>(params.peers[peer]) + tensor.offset_bytes +
-                                               params.first_token * tensor.slice_heads * tensor.row_bytes);
+    tensor_vectors count;
+    count.row = static_cast<unsigned>(tensor.row_bytes / static_cast<int64_t>(sizeof(VECTOR)));
+    count.slice = static_cast<unsigned>(tensor.slice_heads) * count.row;
+    count.all = static_cast<unsigned>(ckv_peer_tokens(&params, rank)) * count.slice;
+    count.tiles = (count.all + TILE_VECTORS - 1) / TILE_VECTORS;
+    return count;
+}
+
+/* Where the tokens of `rank` lie in the slice of `peer`. */
+template <typename VECTOR>
+__device__ VECTOR *slice_of(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor, int peer, int rank)
+{
+    return reinterpret_cast<VECTOR *>(static_cast<char *>(params.peers[peer]) + tensor.offset_bytes +
+                                      ckv_peer_first_token(&params, rank) * tensor.slice_heads * tensor.row_bytes);
+}
+
+/* Dense on the peer's side, wherever they lie in the shard. */
+template <typename VECTOR, bool PULL>
+__device__ void move_tile(const ckv_peer_tensor &tensor, char *shard, VECTOR *slice, const tensor_vectors &count,
+                          unsigned tile)
+{
     unsigned first = tile * TILE_VECTORS + threadIdx.x % ckv::WARP;
     VECTOR *strided[LOADS], held[LOADS];
 #pragma unroll
     for (int n = 0; n < LOADS; n++) {
-        unsigned vector = first + n * ckv::WARP, token = vector / slice_vectors;
-        unsigned within = vector - token * slice_vectors, head = within / row_vectors;
+        unsigned vector = first + n * ckv::WARP, token = vector / count.slice;
+        unsigned within = vector - token * count.slice, head = within / count.row;
         strided[n] =
             reinterpret_cast<VECTOR *>(shard + token * tensor.token_stride_bytes + head * tensor.head_stride_bytes) +
-            (within - head * row_vectors);
-        if (vector < vectors)
+            (within - head * count.row);
+        if (vector < count.all)
             held[n] = PULL ? slice[vector] : *strided[n];
     }
 #pragma unroll
     for (int n = 0; n < LOADS; n++) {
         unsigned vector = first + n * ckv::WARP;
-        if (vector < vectors)
+        if (vector < count.all)
             *(PULL ? strided[n] : slice + vector) = held[n];
     }
 }
 
-/* All tensors between this rank's shard and one peer, tile by tile over the warps of the grid. */
-template <typename VECTOR, bool PULL> __device__ void move_slices(const ckv_exchange_peers_params &params, int peer)
+/* All tensors between this rank's shard and one peer, tile by tile over the warps of `blocks` blocks. */
+template <typename VECTOR, bool PULL>
+__device__ void move_slices(const ckv_exchange_peers_params &params, int peer, unsigned block, unsigned blocks)
 {
-    unsigned warps = gridDim.x * WARPS, warp = (threadIdx.x / ckv::WARP) * gridDim.x + blockIdx.x;
+    unsigned warps = blocks * WARPS, warp = (threadIdx.x / ckv::WARP) * blocks + block;
     for (int64_t i = 0; i < params.num_tensors; i++) {
         const ckv_peer_tensor &tensor = params.tensors[i];
-        unsigned row_vectors = static_cast<unsigned>(tensor.row_bytes / static_cast<int64_t>(sizeof(VECTOR)));
-        unsigned slice_vectors = static_cast<unsigned>(tensor.slice_heads) * row_vectors;
-        unsigned vectors = static_cast<unsigned>(params.tokens) * slice_vectors;
-        unsigned tiles = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
-        for (unsigned tile = warp; tile < tiles; tile += warps)
-            move_tile<VECTOR, PULL>(params, tensor, peer, tile, vectors, row_vectors, slice_vectors);
-        warp = (warp + warps - tiles % warps) % warps; /* the next tensor goes on where this one ended */
+        tensor_vectors count = count_vectors<VECTOR>(params, tensor, params.rank);
+        VECTOR *slice = slice_of<VECTOR>(params, tensor, peer, params.rank);
+        char *shard = static_cast<char *>(tensor.shard) +
+                      (peer * tensor.heads / params.ranks + tensor.first_head) * tensor.head_stride_bytes;
+        for (unsigned tile = warp; tile < count.tiles; tile += warps)
+            move_tile<VECTOR, PULL>(tensor, shard, slice, count, tile);
     }
 }
 
-template <typename VECTOR, bool PULL> __device__ void move_remote_slices(const ckv_exchange_peers_params &params)
+template <typename VECTOR>
+__device__ void write_slot(const ckv_peer_pages &pages, char *heads, int64_t slot, VECTOR vector)
 {
-    for (int step = 1; step < params.ranks; step++)
-        move_slices<VECTOR, PULL>(params, (params.rank + step) % params.ranks);
+    if (slot < 0 || slot >= pages.num_slots)
+        return;
+    *reinterpret_cast<VECTOR *>(heads + ckv_page_of(slot, pages.tokens_per_page) * pages.page_stride +
+                                ckv_in_page(slot, pages.tokens_per_page) * pages.slot_stride) = vector;
 }
 
-/* Grid: blocks in one dimension, as many on every rank; block: THREADS; no shared memory. Both sides and all strides
- * aligned to VECTOR. Every vector is read and written by one thread. The own slice is moved while flags travel. */
+template <typename VECTOR>
+__device__ void page_tile(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor, const VECTOR *slice,
+                          int64_t first_token, const tensor_vectors &count, unsigned tile)
+{
+    const ckv_peer_pages &pages = params.pages;
+    for (unsigned vector = tile * TILE_VECTORS + threadIdx.x % ckv::WARP, end = (tile + 1) * TILE_VECTORS;
+         vector < end && vector < count.all; vector += ckv::WARP) {
+        int64_t token = first_token + vector / count.slice;
+        unsigned within = vector % count.slice, head = within / count.row;
+        if (token >= pages.tokens)
+            return;
+        char *heads = static_cast<char *>(tensor.plane) + head * pages.head_stride +
+                      static_cast<int64_t>(within - head * count.row) * static_cast<int64_t>(sizeof(VECTOR));
+        VECTOR held = slice[vector];
+        write_slot(pages, heads, pages.home[token], held);
+        write_slot(pages, heads, pages.own[token], held);
+    }
+}
+
+/* The tiles that came from `rank`, on to the pages: those that this block's namesake there has sent; of this rank,
+ * those that the same threads have just moved. */
+template <typename VECTOR>
+__device__ void fill_pages(const ckv_exchange_peers_params &params, int rank, unsigned block, unsigned blocks)
+{
+    unsigned warps = blocks * WARPS, warp = (threadIdx.x / ckv::WARP) * blocks + block;
+    for (int64_t i = 0; i < params.num_tensors; i++) {
+        const ckv_peer_tensor &tensor = params.tensors[i];
+        if (tensor.plane == nullptr)
+            continue;
+        tensor_vectors count = count_vectors<VECTOR>(params, tensor, rank);
+        const VECTOR *slice = slice_of<VECTOR>(params, tensor, params.rank, rank);
+        for (unsigned tile = warp; tile < count.tiles; tile += warps)
+            page_tile(params, tensor, slice, ckv_peer_first_token(&params, rank), count, tile);
+    }
+}
+
+/* What the first `remote_blocks` blocks do: all that concerns other ranks. */
 template <typename VECTOR, bool PULL>
-__global__ void __launch_bounds__(THREADS, 2) exchange(const __grid_constant__ ckv_exchange_peers_params params)
+__device__ void serve_peers(const ckv_exchange_peers_params &params, unsigned remote_blocks)
 {
-    cudaGridDependencySynchronize();
     uint32_t epoch = *static_cast<volatile uint32_t *>(params.meeting.epochs + blockIdx.x) + 1;
-    if (!PULL) {
-        move_remote_slices<VECTOR, PULL>(params);
-        __syncthreads();
-    }
+    for (int step = 1; !PULL && step < params.ranks; step++)
+        move_slices<VECTOR, PULL>(params, (params.rank + step) % params.ranks, blockIdx.x, remote_blocks);
+    __syncthreads();
     arrive(params, epoch);
-    move_slices<VECTOR, PULL>(params, params.rank);
     bool there = await_peers(params, epoch);
-    if (PULL && there)
-        move_remote_slices<VECTOR, PULL>(params);
+    for (int step = 1; there && step < params.ranks; step++) {
+        int peer = (params.rank + step) % params.ranks;
+        if (PULL)
+            move_slices<VECTOR, PULL>(params, peer, blockIdx.x, remote_blocks);
+        else if (params.pages.tokens > 0)
+            fill_pages<VECTOR>(params, peer, blockIdx.x, remote_blocks);
+    }
     if (threadIdx.x == 0)
         params.meeting.epochs[blockIdx.x] = epoch;
 }
 
-using exchange_kernel = void (*)(ckv_exchange_peers_params);
+/* Grid: remote_blocks and then local ones in one dimension, as many on every rank; block: THREADS; no shared memory.
+ * Both sides and all strides aligned to VECTOR. Every vector is read and written by one thread of the grid. */
+template <typename VECTOR, bool PULL>
+__global__ void __launch_bounds__(THREADS, 2)
+    exchange(const __grid_constant__ ckv_exchange_peers_params params, unsigned remote_blocks)
+{
+    cudaGridDependencySynchronize();
+    if (blockIdx.x < remote_blocks) {
+        serve_peers<VECTOR, PULL>(params, remote_blocks);
+        return;
+    }
+    unsigned block = blockIdx.x - remote_blocks, blocks = gridDim.x - remote_blocks;
+    move_slices<VECTOR, PULL>(params, params.rank, block, blocks);
+    if (!PULL && params.pages.tokens > 0)
+        fill_pages<VECTOR>(params, params.rank, block, blocks);
+}
+
+using exchange_kernel = void (*)(ckv_exchange_peers_params, unsigned);
 const exchange_kernel kernels[2][ckv::NUM_VECTORS] = {
     {exchange<uint4, false>, exchange<uint2, false>, exchange<uint32_t, false>, exchange<uint16_t, false>,
      exchange<uint8_t, false>},
@@ -148,42 +227,59 @@ const exchange_kernel kernels[2][ckv::NUM_VECTORS] = {
      exchange<uint8_t, true>}};
 
 /* Alike on every rank, so in bytes of the widest vectors, and of the rank that has most. */
-unsigned blocks_of(const ckv_exchange_peers_params *params)
+int64_t blocks_of(const ckv_exchange_peers_params *params)
 {
     int64_t bytes = 0;
     for (int64_t i = 0; i < params->num_tensors; i++)
-        bytes += params->most_tokens * params->tensors[i].slice_heads * params->tensors[i].row_bytes;
+        bytes += ckv_peer_tokens(params, 0) * params->tensors[i].slice_heads * params->tensors[i].row_bytes;
     int64_t blocks =
         ckv::ceil_div(bytes * params->ranks, int64_t{THREADS} * LOADS * static_cast<int64_t>(sizeof(uint4)));
-    return static_cast<unsigned>(blocks < 1 ? 1 : blocks < BLOCKS ? blocks : int64_t{BLOCKS});
+    return blocks < 2 ? 2 : blocks < BLOCKS ? blocks : int64_t{BLOCKS};
+}
+
+/* The own slice takes a quarter of the blocks that its share of the bytes would: memory is that much faster than links,
+ * and more blocks than this do not make the links faster. */
+int64_t remote_blocks_of(const ckv_exchange_peers_params *params, int64_t blocks)
+{
+    int64_t local = blocks * 16 / (33 * params->ranks);
+    return blocks - (local > 1 ? local : 1);
+}
+
+/* Everything that must be aligned, as one number. */
+uint64_t alignment_bits(const ckv_exchange_peers_params *params)
+{
+    uint64_t all = 0;
+    for (int64_t i = 0; i < params->num_tensors; i++) {
+        const ckv_peer_tensor &tensor = params->tensors[i];
+        all |= ckv::bits(tensor.shard) | ckv::bits(tensor.token_stride_bytes) | ckv::bits(tensor.head_stride_bytes) |
+               ckv::bits(tensor.offset_bytes) | ckv::bits(tensor.row_bytes) | ckv::bits(tensor.plane);
+    }
+    const ckv_peer_pages &pages = params->pages;
+    return all | ckv::bits(pages.page_stride) | ckv::bits(pages.head_stride) | ckv::bits(pages.slot_stride);
 }
 
 } // namespace
 
 ckv_status ckv_exchange_peers_cuda(const ckv_exchange_peers_params *params, ckv_stream stream)
 {
-    uint64_t all = 0;
+    int row = ckv::vector_row(alignment_bits(params));
     for (int64_t i = 0; i < params->num_tensors; i++) {
         const ckv_peer_tensor &tensor = params->tensors[i];
-        all |= ckv::bits(tensor.shard) | ckv::bits(tensor.token_stride_bytes) | ckv::bits(tensor.head_stride_bytes) |
-               ckv::bits(tensor.offset_bytes) | ckv::bits(tensor.row_bytes);
-    }
-    int row = ckv::vector_row(all);
-    for (int64_t i = 0; i < params->num_tensors; i++) {
-        const ckv_peer_tensor &tensor = params->tensors[i];
-        int64_t vectors = params->most_tokens * tensor.slice_heads * (tensor.row_bytes / ckv::vector_bytes(row));
+        int64_t vectors = ckv_peer_tokens(params, 0) * tensor.slice_heads * (tensor.row_bytes / ckv::vector_bytes(row));
         if (vectors > INT32_MAX - TILE_VECTORS)
             return ckv_fail(CKV_ERROR_UNSUPPORTED,
                             "exchange_peers: %" PRId64 " vectors of %" PRId64 " bytes between two ranks are too many",
                             vectors, ckv::vector_bytes(row));
     }
+    int64_t blocks = blocks_of(params);
     cudaLaunchAttribute attribute = ckv::overlapping();
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(blocks_of(params));
+    config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(THREADS);
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return ckv_cuda_status(cudaLaunchKernelEx(&config, kernels[params->pull != 0][row], *params),
+    return ckv_cuda_status(cudaLaunchKernelEx(&config, kernels[params->pull != 0][row], *params,
+                                              static_cast<unsigned>(remote_blocks_of(params, blocks))),
                            "exchange_peers: launch");
 }

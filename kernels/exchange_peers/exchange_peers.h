@@ -4,7 +4,8 @@
  * Push: this rank's shard [tokens, heads over all ranks] goes straight to the slices of the peers, head slice p to peer
  * p, at this rank's tokens; then the ranks meet, so that when the launch ends every peer's share of mine has arrived.
  * Pull: the ranks meet, so that every peer's slices are complete; then this rank's tokens of each peer's heads come
- * straight into the shard.
+ * straight into the shard. K and V of a push also go on into this rank's pages, so that nothing has to write them there
+ * afterwards.
  *
  * A push needs the peers' slices to be free, and slices may change when their pulls are over. A pull of every rank
  * between two pushes makes sure of both: it begins when all have stopped reading what was pushed, and a push ends when
@@ -13,6 +14,7 @@
 #define CKV_KERNELS_EXCHANGE_PEERS_H
 
 #include "kernels/exchange_heads/exchange_heads.h"
+#include "lib/layout/pages.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,19 +48,39 @@ typedef struct ckv_peer_tensor {
     int64_t first_head;   /* of the slice, among a peer's own */
     int64_t row_bytes;    /* one head vector */
     int64_t offset_bytes; /* of the slice in every peer's memory */
+    void *plane;          /* push: this rank's K or V pages of the slice's heads, or NULL */
 } ckv_peer_tensor;
+
+/* Push: where the vectors of tensors with a plane go besides the slices, once they have arrived; slots as in
+ * scatter_kv_slots. */
+typedef struct ckv_peer_pages {
+    int64_t tokens;                                /* the first ones, over all ranks; the rest is padding. 0: none */
+    const int64_t *home, *own;                     /* [tokens] slot ids of this rank's pool */
+    int64_t page_stride, head_stride, slot_stride; /* bytes */
+    int64_t tokens_per_page;
+    int64_t num_slots;
+} ckv_peer_pages;
 
 typedef struct ckv_exchange_peers_params {
     int pull; /* 0: push, then meet; 1: meet, then pull */
     int rank, ranks;
-    int64_t tokens;      /* of this rank's shard */
-    int64_t most_tokens; /* of any rank's: sizes the launch, which must be alike on all */
-    int64_t first_token; /* of this rank's shard among all */
+    int64_t base_tokens, long_ranks; /* shards: base_tokens on every rank, one more on the first long_ranks */
     void *peers[CKV_MAX_PEERS];
     int64_t num_tensors;
     ckv_peer_tensor tensors[CKV_EXCHANGE_MAX_TENSORS];
+    ckv_peer_pages pages;
     ckv_peer_meeting meeting;
 } ckv_exchange_peers_params;
+
+static inline CKV_HOST_DEVICE int64_t ckv_peer_tokens(const ckv_exchange_peers_params *params, int64_t rank)
+{
+    return params->base_tokens + (rank < params->long_ranks);
+}
+
+static inline CKV_HOST_DEVICE int64_t ckv_peer_first_token(const ckv_exchange_peers_params *params, int64_t rank)
+{
+    return rank * params->base_tokens + (rank < params->long_ranks ? rank : params->long_ranks);
+}
 
 /* The host twin waits; a meeting that fails is ERROR_TIMEOUT or ERROR_COMM. A GPU's ends, and `signals` tells. */
 ckv_status ckv_exchange_peers_host(const ckv_exchange_peers_params *params, ckv_stream stream);

@@ -50,8 +50,8 @@ static void move_slice(const ckv_exchange_peers_params *params, const ckv_peer_t
 {
     int64_t first_head = peer * tensor->heads / params->ranks + tensor->first_head;
     char *slice = (char *)params->peers[peer] + tensor->offset_bytes +
-                  params->first_token * tensor->slice_heads * tensor->row_bytes;
-    for (int64_t token = 0; token < params->tokens; token++) {
+                  ckv_peer_first_token(params, params->rank) * tensor->slice_heads * tensor->row_bytes;
+    for (int64_t token = 0; token < ckv_peer_tokens(params, params->rank); token++) {
         for (int64_t head = 0; head < tensor->slice_heads; head++, slice += tensor->row_bytes) {
             char *row = (char *)tensor->shard + token * tensor->token_stride_bytes +
                         (first_head + head) * tensor->head_stride_bytes;
@@ -63,6 +63,29 @@ static void move_slice(const ckv_exchange_peers_params *params, const ckv_peer_t
     }
 }
 
+static void write_slot(const ckv_exchange_peers_params *params, const ckv_peer_tensor *tensor, int64_t slot,
+                       const char *slice)
+{
+    const ckv_peer_pages *pages = &params->pages;
+    if (slot < 0 || slot >= pages->num_slots)
+        return;
+    char *row = (char *)tensor->plane + ckv_page_of(slot, pages->tokens_per_page) * pages->page_stride +
+                ckv_in_page(slot, pages->tokens_per_page) * pages->slot_stride;
+    for (int64_t head = 0; head < tensor->slice_heads; head++)
+        memcpy(row + head * pages->head_stride, slice + head * tensor->row_bytes, (size_t)tensor->row_bytes);
+}
+
+/* What has arrived in this rank's slice, token by token. */
+static void fill_pages(const ckv_exchange_peers_params *params, const ckv_peer_tensor *tensor)
+{
+    const char *slice = (const char *)params->peers[params->rank] + tensor->offset_bytes;
+    for (int64_t token = 0; tensor->plane != NULL && token < params->pages.tokens; token++) {
+        write_slot(params, tensor, params->pages.home[token], slice);
+        write_slot(params, tensor, params->pages.own[token], slice);
+        slice += tensor->slice_heads * tensor->row_bytes;
+    }
+}
+
 ckv_status ckv_exchange_peers_host(const ckv_exchange_peers_params *params, ckv_stream stream)
 {
     (void)stream;
@@ -71,5 +94,10 @@ ckv_status ckv_exchange_peers_host(const ckv_exchange_peers_params *params, ckv_
     for (int64_t i = 0; i < params->num_tensors; i++)
         for (int peer = 0; peer < params->ranks; peer++)
             move_slice(params, &params->tensors[i], peer);
-    return params->pull ? CKV_OK : meet(params);
+    if (params->pull)
+        return CKV_OK;
+    CKV_TRY(meet(params));
+    for (int64_t i = 0; i < params->num_tensors; i++)
+        fill_pages(params, &params->tensors[i]);
+    return CKV_OK;
 }

@@ -330,7 +330,19 @@ ckv_status ckv_attention_validate(const ckv_attention_args *args)
     return ckv_attention_check_tensors(args);
 }
 
-ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
+/* K and V into the cache, but for what is there already. */
+static ckv_status stage(const ckv_attention_args *args, int staged, ckv_stream stream)
+{
+    const ckv_staged_heads heads = {.layer = args->layer,
+                                    .first_kv_head = args->first_kv_head,
+                                    .kv_heads = args->kv_heads,
+                                    .tokens = args->seq_len,
+                                    .causal_block_size = args->causal_block_size};
+    return staged ? ckv_cache_copy_staged(args->cache, &heads, &args->kv, stream)
+                  : ckv_cache_write_staged_heads(args->cache, &heads, &args->kv, 1, stream);
+}
+
+static ckv_status attend(const ckv_attention_args *args, int staged, ckv_stream stream)
 {
     ckv_attention_args full;
     ckv_block_view view;
@@ -341,12 +353,20 @@ ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
     void *plan = NULL;
     CKV_TRY(backend->prepare(&full, &view, stream, &plan));
     ckv_status status;
-    CKV_TRY_GOTO(ckv_cache_write_staged_heads(full.cache, full.layer, full.first_kv_head, full.kv_heads, full.seq_len,
-                                              full.causal_block_size, &full.kv, 1, stream),
-                 release);
+    CKV_TRY_GOTO(stage(&full, staged, stream), release);
     CKV_TRY_GOTO(backend->run(&full, &view, plan, stream), release);
     status = finish_padding_rows(&full, stream);
 release:
     backend->release(plan);
     return status;
+}
+
+ckv_status ckv_attention(const ckv_attention_args *args, ckv_stream stream)
+{
+    return attend(args, 0, stream);
+}
+
+ckv_status ckv_attention_staged(const ckv_attention_args *args, ckv_stream stream)
+{
+    return attend(args, 1, stream);
 }

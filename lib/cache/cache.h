@@ -8,6 +8,8 @@
 #include "lib/layout/geometry.h"
 #include "lib/pool/pool.h"
 
+struct ckv_scatter_kv_slots_params;
+
 enum { CKV_EDIT_ENTRIES = 2048 }; /* of one piece of a host-addressed edit */
 
 /* Kernel-facing tensors of one geometry, at fixed addresses for the life of the cache: one device allocation. With
@@ -70,11 +72,23 @@ ckv_cache_attachment *ckv_cache_find_attachment(const ckv_cache *cache, const vo
 /* ERROR_STATE unless a rollout is open; `operation` begins the message. */
 ckv_status ckv_cache_require_open(const ckv_cache *cache, const char *operation);
 
-/* ckv_cache_write_staged of `kv_heads` heads from `first_kv_head`; `source` holds those only. The caller has checked the
- * heads. */
-ckv_status ckv_cache_write_staged_heads(ckv_cache *cache, int64_t layer, int64_t first_kv_head, int64_t kv_heads,
-                                        int64_t tokens, int64_t causal_block_size, const ckv_kv *source, int own_tokens,
-                                        ckv_stream stream);
+/* Some of a cache's K/V heads in one layer, and the tokens of a forward to stage there. */
+typedef struct ckv_staged_heads {
+    int64_t layer;
+    int64_t first_kv_head, kv_heads; /* the caller has checked them */
+    int64_t tokens, causal_block_size;
+} ckv_staged_heads;
+
+/* ckv_cache_write_staged in two steps, for whoever does the first himself: the scatter into home and own slots,
+ * complete but for its source; and the copies that later blocks of the forward read. `source` holds the staged heads
+ * only. */
+ckv_status ckv_cache_plan_staged(const ckv_cache *cache, const ckv_staged_heads *heads,
+                                 struct ckv_scatter_kv_slots_params *scatter_out);
+ckv_status ckv_cache_copy_staged(const ckv_cache *cache, const ckv_staged_heads *heads, const ckv_kv *source,
+                                 ckv_stream stream);
+
+ckv_status ckv_cache_write_staged_heads(ckv_cache *cache, const ckv_staged_heads *heads, const ckv_kv *source,
+                                        int own_tokens, ckv_stream stream);
 
 /* fixed + history */
 int64_t ckv_cache_staging_offset(const ckv_cache *cache);

@@ -63,48 +63,68 @@ static ckv_status check_staged(const ckv_block_view *view, int64_t tokens)
     return CKV_OK;
 }
 
-ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_t layer, int64_t tokens, int64_t causal_block_size,
-                                  const ckv_kv *source, int own_tokens, ckv_stream stream)
-{
-    CKV_TRY(ckv_cache_require_open(cache, "write_staged"));
-    return ckv_cache_write_staged_heads(cache, layer, 0, ckv_pool_get_config(cache->pool)->kv_heads, tokens,
-                                        causal_block_size, source, own_tokens, stream);
-}
-
-ckv_status ckv_cache_write_staged_heads(ckv_cache *cache, int64_t layer, int64_t first_kv_head, int64_t kv_heads,
-                                        int64_t tokens, int64_t causal_block_size, const ckv_kv *source, int own_tokens,
-                                        ckv_stream stream)
+ckv_status ckv_cache_plan_staged(const ckv_cache *cache, const ckv_staged_heads *heads,
+                                 ckv_scatter_kv_slots_params *scatter_out)
 {
     ckv_block_view view;
     CKV_TRY(ckv_cache_require_open(cache, "write_staged"));
-    CKV_TRY(check_layer(cache, "write_staged", layer));
-    CKV_TRY(check_source("write_staged", source));
-    CKV_TRY(ckv_cache_block_view(cache, causal_block_size, &view));
-    CKV_TRY(check_staged(&view, tokens));
+    CKV_TRY(check_layer(cache, "write_staged", heads->layer));
+    CKV_TRY(ckv_cache_block_view(cache, heads->causal_block_size, &view));
+    CKV_TRY(check_staged(&view, heads->tokens));
 
-    const ckv_device *device = ckv_pool_device(cache->pool);
-    ckv_scatter_kv_slots_params scatter = layer_scatter(cache, layer);
-    set_source(&scatter, source, (int64_t)ckv_dtype_bytes(ckv_pool_get_config(cache->pool)->dtype));
-    scatter.k_plane = (char *)scatter.k_plane + first_kv_head * scatter.head_stride;
-    scatter.v_plane = (char *)scatter.v_plane + first_kv_head * scatter.head_stride;
-    scatter.kv_heads = kv_heads;
-    scatter.entries = tokens;
+    ckv_scatter_kv_slots_params scatter = layer_scatter(cache, heads->layer);
+    scatter.k_plane = (char *)scatter.k_plane + heads->first_kv_head * scatter.head_stride;
+    scatter.v_plane = (char *)scatter.v_plane + heads->first_kv_head * scatter.head_stride;
+    scatter.kv_heads = heads->kv_heads;
+    scatter.entries = heads->tokens;
     scatter.destination = view.staged_slots;
-    scatter.destination2 = own_tokens ? view.own_slots : NULL;
-    CKV_TRY(device->scatter_kv_slots(&scatter, stream));
+    scatter.destination2 = view.own_slots;
+    *scatter_out = scatter;
+    return CKV_OK;
+}
 
+ckv_status ckv_cache_copy_staged(const ckv_cache *cache, const ckv_staged_heads *heads, const ckv_kv *source,
+                                 ckv_stream stream)
+{
+    ckv_scatter_kv_slots_params scatter;
+    CKV_TRY(ckv_cache_plan_staged(cache, heads, &scatter));
     /* The first block has no earlier block to copy from. */
     int64_t entries_of_block = 2 * (scatter.tokens_per_page - 1);
-    int64_t later_blocks = tokens / causal_block_size - 1;
+    int64_t later_blocks = heads->tokens / heads->causal_block_size - 1;
     if (later_blocks == 0 || entries_of_block == 0)
         return CKV_OK;
     const ckv_causal_layout_size *size =
-        &cache->tensors->layout.sizes[ckv_geometry_find_size(&cache->tensors->geometry, causal_block_size)];
+        &cache->tensors->layout.sizes[ckv_geometry_find_size(&cache->tensors->geometry, heads->causal_block_size)];
+    set_source(&scatter, source, (int64_t)ckv_dtype_bytes(ckv_pool_get_config(cache->pool)->dtype));
     scatter.entries = later_blocks * entries_of_block;
     scatter.source_index = size->current_private_source + entries_of_block;
     scatter.destination = size->current_private_destination + entries_of_block;
     scatter.destination2 = NULL;
-    return device->scatter_kv_slots(&scatter, stream);
+    return ckv_pool_device(cache->pool)->scatter_kv_slots(&scatter, stream);
+}
+
+ckv_status ckv_cache_write_staged_heads(ckv_cache *cache, const ckv_staged_heads *heads, const ckv_kv *source,
+                                        int own_tokens, ckv_stream stream)
+{
+    ckv_scatter_kv_slots_params scatter;
+    CKV_TRY(check_source("write_staged", source));
+    CKV_TRY(ckv_cache_plan_staged(cache, heads, &scatter));
+    set_source(&scatter, source, (int64_t)ckv_dtype_bytes(ckv_pool_get_config(cache->pool)->dtype));
+    if (!own_tokens)
+        scatter.destination2 = NULL;
+    CKV_TRY(ckv_pool_device(cache->pool)->scatter_kv_slots(&scatter, stream));
+    return ckv_cache_copy_staged(cache, heads, source, stream);
+}
+
+ckv_status ckv_cache_write_staged(ckv_cache *cache, int64_t layer, int64_t tokens, int64_t causal_block_size,
+                                  const ckv_kv *source, int own_tokens, ckv_stream stream)
+{
+    CKV_TRY(ckv_cache_require_open(cache, "write_staged"));
+    const ckv_staged_heads all = {.layer = layer,
+                                  .kv_heads = ckv_pool_get_config(cache->pool)->kv_heads,
+                                  .tokens = tokens,
+                                  .causal_block_size = causal_block_size};
+    return ckv_cache_write_staged_heads(cache, &all, source, own_tokens, stream);
 }
 
 /* A scatter of (token of the source, slot) pairs, launched piece by piece: whatever the edit, the lists take little

@@ -11,7 +11,7 @@ enum { MAX_RANKS = 4, TENSORS = 3, DEADLINE_MS = 20000, SHORT_MS = 300 };
 
 typedef struct exchange_shape {
     int ranks;
-    int64_t tokens[MAX_RANKS];
+    int64_t base_tokens, long_ranks;
     int64_t heads[TENSORS], slice_heads[TENSORS], first_head[TENSORS], row_bytes[TENSORS];
     int64_t spare_bytes;  /* between the heads of a shard */
     int64_t offset_bytes; /* where the slices begin in a rank's memory */
@@ -38,11 +38,16 @@ static int64_t token_stride(const exchange_shape *s, int tensor)
     return s->heads[tensor] * (s->row_bytes[tensor] + s->spare_bytes);
 }
 
+static int64_t tokens_of(const exchange_shape *s, int rank)
+{
+    return s->base_tokens + (rank < s->long_ranks);
+}
+
 static int64_t first_token(const exchange_shape *s, int rank)
 {
     int64_t first = 0;
     for (int r = 0; r < rank; r++)
-        first += s->tokens[r];
+        first += tokens_of(s, r);
     return first;
 }
 
@@ -75,7 +80,7 @@ static void open_party(party *p, const exchange_shape *shape)
     for (int rank = 0; rank < shape->ranks; rank++) {
         rank_memory *r = &p->ranks[rank];
         for (int tensor = 0; tensor < TENSORS; tensor++)
-            r->shards[tensor] = zeros(p->device, (size_t)(shape->tokens[rank] * token_stride(shape, tensor)) + 1);
+            r->shards[tensor] = zeros(p->device, (size_t)(tokens_of(shape, rank) * token_stride(shape, tensor)) + 1);
         r->slices = zeros(p->device, (size_t)p->slices_bytes);
         r->flags = zeros(p->device, (size_t)shape->ranks * CKV_PEER_MAX_BLOCKS * sizeof(uint32_t));
         r->epochs = zeros(p->device, CKV_PEER_MAX_BLOCKS * sizeof(uint32_t));
@@ -105,15 +110,13 @@ static ckv_exchange_peers_params params_of(const party *p, int rank, int pull, i
         .pull = pull,
         .rank = rank,
         .ranks = s->ranks,
-        .tokens = s->tokens[rank],
-        .first_token = first_token(s, rank),
+        .base_tokens = s->base_tokens,
+        .long_ranks = s->long_ranks,
         .num_tensors = TENSORS,
         .meeting = {.epochs = p->ranks[rank].epochs, .signals = p->signals, .timeout_ns = timeout_ms * 1000000}};
     for (int peer = 0; peer < s->ranks; peer++) {
         params.peers[peer] = p->ranks[peer].slices;
         params.meeting.flags[peer] = p->ranks[peer].flags;
-        if (s->tokens[peer] > params.most_tokens)
-            params.most_tokens = s->tokens[peer];
     }
     for (int tensor = 0; tensor < TENSORS; tensor++)
         params.tensors[tensor] = (ckv_peer_tensor){.shard = p->ranks[rank].shards[tensor],
@@ -171,10 +174,10 @@ static void fill_shards(const party *p, int round)
     for (int rank = 0; rank < s->ranks; rank++)
         for (int tensor = 0; tensor < TENSORS; tensor++) {
             int64_t stride = token_stride(s, tensor), head_stride = s->row_bytes[tensor] + s->spare_bytes;
-            size_t bytes = (size_t)(s->tokens[rank] * stride);
+            size_t bytes = (size_t)(tokens_of(s, rank) * stride);
             char *shard = malloc(bytes + 1);
             memset(shard, 0x55, bytes + 1);
-            for (int64_t i = 0; i < s->tokens[rank] * s->heads[tensor]; i++)
+            for (int64_t i = 0; i < tokens_of(s, rank) * s->heads[tensor]; i++)
                 for (int64_t at = 0; at < s->row_bytes[tensor]; at++)
                     shard[i / s->heads[tensor] * stride + i % s->heads[tensor] * head_stride + at] =
                         stamp(round, tensor, first_token(s, rank) + i / s->heads[tensor], i % s->heads[tensor], at);
@@ -223,9 +226,9 @@ static void check_shards(const party *p, int round)
     for (int rank = 0; rank < s->ranks; rank++)
         for (int tensor = 0; tensor < TENSORS; tensor++) {
             int64_t stride = token_stride(s, tensor), head_stride = s->row_bytes[tensor] + s->spare_bytes;
-            char *shard = malloc((size_t)(s->tokens[rank] * stride) + 1);
-            test_download(shard, p->ranks[rank].shards[tensor], (size_t)(s->tokens[rank] * stride));
-            for (int64_t i = 0; i < s->tokens[rank] * s->heads[tensor]; i++)
+            char *shard = malloc((size_t)(tokens_of(s, rank) * stride) + 1);
+            test_download(shard, p->ranks[rank].shards[tensor], (size_t)(tokens_of(s, rank) * stride));
+            for (int64_t i = 0; i < tokens_of(s, rank) * s->heads[tensor]; i++)
                 for (int64_t at = 0; at < head_stride; at++) {
                     int64_t token = i / s->heads[tensor], head = i % s->heads[tensor];
                     char expected = at < s->row_bytes[tensor] && is_sliced(s, tensor, head)
@@ -244,7 +247,7 @@ static void blank_shards(const party *p)
     for (int rank = 0; rank < p->shape.ranks; rank++)
         for (int tensor = 0; tensor < TENSORS; tensor++)
             assert_ok(p->device->fill(p->ranks[rank].shards[tensor], 0,
-                                      (size_t)(p->shape.tokens[rank] * token_stride(&p->shape, tensor)), NULL));
+                                      (size_t)(tokens_of(&p->shape, rank) * token_stride(&p->shape, tensor)), NULL));
     assert_ok(p->device->wait(NULL));
 }
 
@@ -293,11 +296,10 @@ static void check_shape(const exchange_shape *shape)
 static exchange_shape model_shape(int ranks, int64_t tokens)
 {
     exchange_shape shape = {.ranks = ranks,
+                            .base_tokens = tokens,
                             .heads = {8, 4, 4},
                             .slice_heads = {8 / ranks, 4 / ranks, 4 / ranks},
                             .row_bytes = {256, 256, 256}};
-    for (int rank = 0; rank < ranks; rank++)
-        shape.tokens[rank] = tokens;
     return shape;
 }
 
@@ -342,13 +344,14 @@ static void uneven_shards_and_shared_heads(void **state)
 {
     (void)state;
     skip_without_exchange();
-    exchange_shape uneven = model_shape(4, 2);
-    uneven.tokens[2] = uneven.tokens[3] = 1;
+    exchange_shape uneven = model_shape(4, 1);
+    uneven.long_ranks = 2;
     check_shape(&uneven);
-    uneven.tokens[1] = uneven.tokens[2] = uneven.tokens[3] = 0;
+    uneven.base_tokens = 0;
+    uneven.long_ranks = 1;
     check_shape(&uneven);
     exchange_shape shared = {
-        .ranks = 4, .tokens = {3, 3, 3, 3}, .heads = {8, 2, 1}, .slice_heads = {2, 1, 1}, .row_bytes = {64, 64, 4}};
+        .ranks = 4, .base_tokens = 3, .heads = {8, 2, 1}, .slice_heads = {2, 1, 1}, .row_bytes = {64, 64, 4}};
     check_shape(&shared);
     exchange_shape part = model_shape(2, 9);
     part.slice_heads[0] = 2, part.slice_heads[1] = part.slice_heads[2] = 1;

@@ -42,7 +42,7 @@ static ckv_status carry(ipc_transport *self, int64_t count, const ckv_comm_trans
     CKV_TRY(ckv_comm_all_to_all(self->host, count / self->size, host));
     for (int64_t i = 0; i < count; i++)
         CKV_TRY(copy(transfers[i].receive, host[i].receive, transfers[i].receive_bytes, cudaMemcpyHostToDevice));
-    return CKV_OK;
+    return ckv_cuda_status(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); /* the copies may still be on their way */
 }
 
 static ckv_status ipc_enqueue_all_to_all(void *transport, int64_t tensors, const ckv_comm_transfer *transfers,

@@ -17,12 +17,22 @@ static ckv_status fails_on_demand(const struct ckv_scatter_kv_slots_params *para
     return ckv_device_host.scatter_kv_slots(params, stream);
 }
 
-/* A device that fails in the middle of one rank's attention. Catches: the others wait for its way back. */
+static ckv_status fails_to_fill(void *destination, size_t pitch_bytes, int byte, size_t width_bytes, size_t height,
+                                ckv_stream stream)
+{
+    if (device_fails)
+        return ckv_fail(CKV_ERROR_DEVICE, "staging failed as told");
+    return ckv_device_host.fill_2d(destination, pitch_bytes, byte, width_bytes, height, stream);
+}
+
+/* A device that fails in the middle of one rank's attention: when it stages, or, where the exchange has done that, when
+ * it blanks the padding. Catches: the others wait for its way back. */
 void ulysses_failure_after_the_exchange_is_agreed(ckv_comm *comm, rank_report *report)
 {
     party p;
     ckv_device device = ckv_device_host;
     device.scatter_kv_slots = fails_on_demand;
+    device.fill_2d = fails_to_fill;
     party_shape shape = small_shape(ckv_comm_size(comm));
     shape.device = &device;
     RANK_STEP(report, party_open(&p, report, comm, &shape));

@@ -190,6 +190,7 @@ static void refused_config(ckv_comm *comm, rank_report *report, int64_t q_heads,
     config.q_heads = q_heads;
     config.kv_heads = kv_heads;
     config.head_dim = 8;
+    config.device = party_device();
     RANK_STATUS(report, ckv_ulysses_create(comm, &config, &ulysses), expected);
     RANK_DETAIL(report, detail);
     RANK_CHECK(report, ulysses == NULL);
