@@ -118,7 +118,8 @@ void party_open(party *p, rank_report *report, ckv_comm *comm, const party_shape
     RANK_OK(report, ckv_ulysses_create(comm, &config, &p->ulysses));
     RANK_OK(report, party_open_cache(&p->shape, p->rank_kv_heads, &p->cache));
     RANK_OK(report, party_open_cache(&p->shape, p->shape.kv_heads, &p->whole));
-    open_reference(p, report);
+    if (!shape->without_reference)
+        open_reference(p, report);
 }
 
 void party_close(party *p)
@@ -454,7 +455,7 @@ void party_compare(party *p, rank_report *report, const party_forward *forward, 
     size_t vectors = (size_t)(forward->seq_len * p->shape.q_heads), elements = vectors * (size_t)p->shape.head_dim;
     expectation expected = {.whole = malloc(elements * (size_t)element_bytes(p)),
                             .whole_lse = malloc(vectors * sizeof(float))};
-    if (!forward->without_reference) {
+    if (p->reference != NULL) {
         expected.exact = malloc(elements * sizeof(double));
         expected.exact_lse = malloc(vectors * sizeof(double));
     }
@@ -479,7 +480,8 @@ void party_commit(party *p, rank_report *report, int64_t tokens)
     int64_t before = ckv_cache_get_state(p->cache).committed_tokens;
     RANK_OK(report, ckv_cache_commit(p->cache, tokens, NULL));
     RANK_OK(report, ckv_cache_commit(p->whole, tokens, NULL));
-    RANK_OK(report, ckv_reference_commit(p->reference, tokens));
+    if (p->reference != NULL)
+        RANK_OK(report, ckv_reference_commit(p->reference, tokens));
     ckv_cache_state mine = ckv_cache_get_state(p->cache), whole = ckv_cache_get_state(p->whole);
     RANK_CHECK(report, mine.committed_tokens == before + tokens);
     RANK_CHECK(report, mine.staging_offset == whole.staging_offset);
@@ -504,7 +506,8 @@ static void write_prompt(const party *p, rank_report *report, int64_t layer, int
     RANK_OK(report, ckv_ulysses_write_replicated(p->ulysses, p->cache, layer, 0, tokens, &there, NULL));
     RANK_OK(report, ckv_cache_write_range(p->whole, layer, 0, tokens, &there, NULL));
     ckv_kv here = ckv_kv_dense(prompt, (const char *)prompt + half, s->kv_heads, s->head_dim);
-    RANK_OK(report, ckv_reference_write(p->reference, layer, 0, tokens, &here));
+    if (p->reference != NULL)
+        RANK_OK(report, ckv_reference_write(p->reference, layer, 0, tokens, &here));
     RANK_OK(report, device_of(p)->wait(NULL));
     ckv_device_free(device_of(p), memory);
 }

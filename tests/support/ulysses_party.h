@@ -34,6 +34,7 @@ typedef struct party_shape {
     const char *exchange; /* NULL: that of the run */
     int64_t overlap_parts;
     const ckv_device *device; /* NULL: that of the run */
+    int without_reference;    /* compared with one rank only: the reference takes too long for many tokens */
 } party_shape;
 
 enum { PARTY_LAYERS = 2 };
@@ -56,7 +57,6 @@ typedef struct party_forward {
     int64_t layer, seq_len, causal_block_size;
     party_padding padding;
     int without_lse;
-    int without_reference; /* compared with one rank only: the reference takes too long for many tokens */
 } party_forward;
 
 /* Tensors of one forward: the global fused [padded, q_heads + 2*kv_heads, head_dim], of which a rank uses its rows; and
