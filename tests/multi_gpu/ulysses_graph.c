@@ -44,7 +44,7 @@ void ulysses_captured_forward_replays_across_commits(ckv_comm *comm, rank_report
     cudaGraphExec_t graph = NULL;
     party_tensors t;
     const party_shape shape = shape_for(ckv_comm_size(comm));
-    const party_forward forward = {1, 43, 43, PADDING_NAN, 0, 0};
+    const party_forward forward = {.layer = 1, .seq_len = 43, .causal_block_size = 43, .padding = PADDING_NAN};
     RANK_CUDA(report, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     RANK_STEP(report, party_open(&p, report, comm, &shape));
     RANK_STEP(report, party_run(&p, report, &forward)); /* builds plans and memory */
@@ -76,7 +76,7 @@ void ulysses_capture_before_the_first_forward_is_refused(ckv_comm *comm, rank_re
     cudaGraph_t graph = NULL;
     party_tensors t;
     const party_shape shape = shape_for(ckv_comm_size(comm));
-    const party_forward forward = {0, 44, 44, PADDING_ZERO, 0, 0};
+    const party_forward forward = {.seq_len = 44, .causal_block_size = 44};
     RANK_CUDA(report, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     RANK_STEP(report, party_open(&p, report, comm, &shape));
     RANK_STEP(report, party_make(&p, report, &forward, &t));
