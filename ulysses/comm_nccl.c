@@ -165,7 +165,9 @@ static ckv_status nccl_window_open(void *transport, size_t bytes, ckv_comm_windo
     if (handle == NULL)
         return ckv_fail(CKV_ERROR_UNSUPPORTED, "NCCL registers no windows here (rank %d)", self->rank);
     window->handle = handle;
-    return ckv_nccl_peer_addresses(handle, self->size, window->peers);
+    CKV_TRY(ckv_nccl_peer_addresses(handle, self->size, window->peers));
+    window->peers[self->rank] = window->memory; /* NCCL maps it a second time */
+    return CKV_OK;
 }
 
 static void nccl_window_free(void *transport, ckv_comm_window *window)

@@ -8,7 +8,14 @@ namespace
 
 /* The number of blocks depends on nothing that could differ between ranks, and all of them fit on a GPU at once: a
  * remote block waits for its namesakes. A thread has LOADS vectors on their way. */
-enum { THREADS = 512, BLOCKS = 132, LOADS = 4, WARPS = THREADS / ckv::WARP, TILE_VECTORS = LOADS * ckv::WARP };
+enum {
+    THREADS = 512,
+    BLOCKS = 132,
+    LOADS = 4,
+    PAGE_LOADS = 2,
+    WARPS = THREADS / ckv::WARP,
+    TILE_VECTORS = LOADS * ckv::WARP
+};
 
 static_assert(int(BLOCKS) <= int(CKV_PEER_MAX_BLOCKS), "one flag a block");
 static_assert(int(CKV_MAX_PEERS) <= int(THREADS), "one thread a peer");
@@ -29,13 +36,18 @@ __device__ uint64_t now_ns()
     return time;
 }
 
+__device__ bool serves_a_peer(const ckv_exchange_peers_params &params)
+{
+    return static_cast<int>(threadIdx.x) < params.ranks && static_cast<int>(threadIdx.x) != params.rank;
+}
+
 /* Thread p tells peer p that what this block wrote, and what was written before the launch, is there. */
 __device__ void arrive(const ckv_exchange_peers_params &params, uint32_t epoch)
 {
-    if (static_cast<int>(threadIdx.x) >= params.ranks)
+    if (!serves_a_peer(params))
         return;
     uint32_t *flag = params.meeting.flags[threadIdx.x] + params.rank * CKV_PEER_MAX_BLOCKS + blockIdx.x;
-    __threadfence_system();
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(epoch) : "memory");
 }
 
@@ -49,18 +61,21 @@ __device__ void give_up(ckv_peer_signals *signals, uint32_t epoch)
     *reinterpret_cast<volatile uint32_t *>(&signals->abort) = 1;
 }
 
-/* Thread p waits for peer p; a peer may be a launch ahead already. False on every thread when a peer does not come. */
+/* Thread p waits for peer p; a peer may be a launch ahead already. False on every thread when a peer does not come. The
+ * clock starts at the first look at it, which costs time. */
 __device__ bool await_peers(const ckv_exchange_peers_params &params, uint32_t epoch)
 {
     bool there = true;
-    if (static_cast<int>(threadIdx.x) < params.ranks) {
+    if (serves_a_peer(params)) {
         const uint32_t *flag = params.meeting.flags[params.rank] + threadIdx.x * CKV_PEER_MAX_BLOCKS + blockIdx.x;
         ckv_peer_signals *signals = params.meeting.signals;
-        uint64_t start = now_ns();
+        uint64_t start = 0;
         for (int polls = 1; there && static_cast<int32_t>(load_acquire(flag) - epoch) < 0; polls++) {
             if (polls % POLLS_BETWEEN_LOOKS != 0)
                 continue;
-            bool late = now_ns() - start > static_cast<uint64_t>(params.meeting.timeout_ns);
+            uint64_t now = now_ns();
+            start = start == 0 ? now : start;
+            bool late = now - start > static_cast<uint64_t>(params.meeting.timeout_ns);
             there = !late && *reinterpret_cast<volatile uint32_t *>(&signals->abort) == 0;
             if (late)
                 give_up(signals, epoch);
@@ -136,31 +151,42 @@ __device__ void move_slices(const ckv_exchange_peers_params &params, int peer, u
     }
 }
 
-template <typename VECTOR>
-__device__ void write_slot(const ckv_peer_pages &pages, char *heads, int64_t slot, VECTOR vector)
+/* Where a vector goes whose place in slot 0 is `plane`; nullptr: nowhere. */
+__device__ char *in_slot(const ckv_peer_pages &pages, char *plane, int64_t slot)
 {
     if (slot < 0 || slot >= pages.num_slots)
-        return;
-    *reinterpret_cast<VECTOR *>(heads + ckv_page_of(slot, pages.tokens_per_page) * pages.page_stride +
-                                ckv_in_page(slot, pages.tokens_per_page) * pages.slot_stride) = vector;
+        return nullptr;
+    return plane + ckv_page_of(slot, pages.tokens_per_page) * pages.page_stride +
+           ckv_in_page(slot, pages.tokens_per_page) * pages.slot_stride;
 }
 
+/* PAGE_LOADS vectors at a time, whose slots take the registers that more would need. */
 template <typename VECTOR>
-__device__ void page_tile(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor, const VECTOR *slice,
-                          int64_t first_token, const tensor_vectors &count, unsigned tile)
+__device__ void page_vectors(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor,
+                             const VECTOR *slice, int64_t first_token, const tensor_vectors &count, unsigned first)
 {
     const ckv_peer_pages &pages = params.pages;
-    for (unsigned vector = tile * TILE_VECTORS + threadIdx.x % ckv::WARP, end = (tile + 1) * TILE_VECTORS;
-         vector < end && vector < count.all; vector += ckv::WARP) {
-        int64_t token = first_token + vector / count.slice;
-        unsigned within = vector % count.slice, head = within / count.row;
-        if (token >= pages.tokens)
-            return;
-        char *heads = static_cast<char *>(tensor.plane) + head * pages.head_stride +
+    VECTOR held[PAGE_LOADS];
+    char *home[PAGE_LOADS], *own[PAGE_LOADS];
+#pragma unroll
+    for (int n = 0; n < PAGE_LOADS; n++) {
+        unsigned vector = first + n * ckv::WARP, in_token = vector / count.slice;
+        unsigned within = vector - in_token * count.slice, head = within / count.row;
+        int64_t token = first_token + in_token;
+        bool real = vector < count.all && token < pages.tokens;
+        char *plane = static_cast<char *>(tensor.plane) + head * pages.head_stride +
                       static_cast<int64_t>(within - head * count.row) * static_cast<int64_t>(sizeof(VECTOR));
-        VECTOR held = slice[vector];
-        write_slot(pages, heads, pages.home[token], held);
-        write_slot(pages, heads, pages.own[token], held);
+        home[n] = real ? in_slot(pages, plane, pages.home[token]) : nullptr;
+        own[n] = real ? in_slot(pages, plane, pages.own[token]) : nullptr;
+        if (real)
+            held[n] = slice[vector];
+    }
+#pragma unroll
+    for (int n = 0; n < PAGE_LOADS; n++) {
+        if (home[n] != nullptr)
+            *reinterpret_cast<VECTOR *>(home[n]) = held[n];
+        if (own[n] != nullptr)
+            *reinterpret_cast<VECTOR *>(own[n]) = held[n];
     }
 }
 
@@ -177,7 +203,10 @@ __device__ void fill_pages(const ckv_exchange_peers_params &params, int rank, un
         tensor_vectors count = count_vectors<VECTOR>(params, tensor, rank);
         const VECTOR *slice = slice_of<VECTOR>(params, tensor, params.rank, rank);
         for (unsigned tile = warp; tile < count.tiles; tile += warps)
-            page_tile(params, tensor, slice, ckv_peer_first_token(&params, rank), count, tile);
+#pragma unroll 1
+            for (unsigned n = 0; n < LOADS; n += PAGE_LOADS)
+                page_vectors(params, tensor, slice, ckv_peer_first_token(&params, rank), count,
+                             tile * TILE_VECTORS + n * ckv::WARP + threadIdx.x % ckv::WARP);
     }
 }
 
