@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckv_case_launch: what every CTest test runs. One case on N ranks, to a verdict, with nothing left behind. */
+#include "tools/harness/case.h"
 #include "tools/harness/folder.h"
-#include "tools/harness/launch.h"
 #include "tools/harness/outer_job.h"
-#include "tools/harness/process.h"
-#include "tools/harness/verdict.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -29,12 +26,9 @@ static const char usage[] =
     "\n"
     "Exit codes: 0 pass, 1 fail, 2 usage, 3 the machinery failed, 4 hang, 77 skipped on all ranks.\n";
 
-/* A rank notices a hang at the deadline and says where it is; the launcher acts only if that does not happen. */
-static const double launcher_margin_s = 1.5;
-static const double doomed_s = 3.0;         /* from a recorded failure to the end of the job */
 static const double follower_margin_s = 15; /* for a leader that has to kill the case and clean up */
 
-enum { LOG_TAIL_BYTES = 64 * 1024, MAX_RANKS = 256 };
+enum { LOG_TAIL_BYTES = 256 * 1024, MAX_RANKS = 256 };
 
 typedef struct arguments {
     const char *name;
@@ -44,13 +38,6 @@ typedef struct arguments {
     const char *record_dir;
     char **program;
 } arguments;
-
-typedef struct run_files {
-    char directory[3000];
-    char path[3100]; /* CKV_TEST_RECORD of the ranks */
-    char log[3100];  /* of mpirun, or of the only rank */
-    int ranks;
-} run_files;
 
 /* --- Arguments --- */
 
@@ -113,95 +100,19 @@ static int parse(int argc, char **argv, arguments *out)
     return HARNESS_PASS;
 }
 
-/* --- Records and logs --- */
+/* --- One run --- */
 
-/* The case's name as part of a file name, unlike that of any other case; false when it is too long. */
-static bool file_name(const char *name, char *out, size_t bytes)
-{
-    size_t length = 0;
-    for (; *name != '\0' && length + 4 < bytes; name++)
-        length += (size_t)snprintf(out + length, bytes - length,
-                                   isalnum((unsigned char)*name) || strchr("._-", *name) ? "%c" : "%%%02x",
-                                   (unsigned char)*name);
-    return *name == '\0';
-}
-
-static bool make_records(const arguments *options, const char *file, run_files *out)
+/* A new folder in the record folder for this run. */
+static bool make_records(const arguments *options, const char *file, char *directory, size_t bytes)
 {
     if (!harness_folder_make(options->record_dir))
         return false;
-    int length = snprintf(out->directory, sizeof out->directory, "%s/%s.XXXXXX", options->record_dir, file);
-    if (length < 0 || (size_t)length >= sizeof out->directory) {
+    int length = snprintf(directory, bytes, "%s/%s.XXXXXX", options->record_dir, file);
+    if (length < 0 || (size_t)length >= bytes) {
         errno = ENAMETOOLONG;
         return false;
     }
-    if (mkdtemp(out->directory) == NULL)
-        return false;
-    out->ranks = options->ranks;
-    snprintf(out->path, sizeof out->path, "%s/record", out->directory);
-    snprintf(out->log, sizeof out->log, "%s/log", out->directory);
-    return true;
-}
-
-/* The last LOG_TAIL_BYTES of a file, whole lines, each with a tag before it. */
-static void print_tagged(const char *path, const char *tag)
-{
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return;
-    char *line = NULL;
-    size_t capacity = 0;
-    if (fseek(file, 0, SEEK_END) == 0 && ftell(file) > LOG_TAIL_BYTES) {
-        fseek(file, -LOG_TAIL_BYTES, SEEK_END);
-        printf("%s... %s holds all of it\n", tag, path);
-        if (getline(&line, &capacity, file) < 0)
-            clearerr(file);
-    } else {
-        rewind(file);
-    }
-    for (ssize_t length; (length = getline(&line, &capacity, file)) > 0;)
-        printf("%s%.*s%s", tag, (int)length, line, line[length - 1] == '\n' ? "" : "\n");
-    free(line);
-    fclose(file);
-}
-
-static void print_logs(const run_files *records)
-{
-    char path[4096], tag[32];
-    print_tagged(records->log, records->ranks > 1 ? "[mpirun] " : "");
-    for (int rank = 0; rank < records->ranks; rank++) {
-        snprintf(path, sizeof path, "%s.rank%d.log", records->path, rank);
-        snprintf(tag, sizeof tag, "[rank %d] ", rank);
-        print_tagged(path, tag);
-    }
-}
-
-/* --- One run --- */
-
-static bool is_doomed(void *context)
-{
-    const run_files *records = context;
-    return harness_records_doomed(records->path, records->ranks);
-}
-
-static void print_quoted(const char *argument)
-{
-    if (argument[0] != '\0' && strspn(argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                                "._-+=/:,@%") == strlen(argument)) {
-        printf(" %s", argument);
-        return;
-    }
-    fputs(" '", stdout);
-    for (; *argument != '\0'; argument++)
-        fputs(*argument == '\'' ? "'\\''" : (const char[]){*argument, '\0'}, stdout);
-    putchar('\'');
-}
-
-static void print_command(const char *title, char *const *argv)
-{
-    fputs(title, stdout);
-    for (; *argv != NULL; argv++)
-        print_quoted(*argv);
+    return mkdtemp(directory) != NULL;
 }
 
 static void print_reproduction(const char *self, const arguments *options, const char *seed)
@@ -214,59 +125,35 @@ static void print_reproduction(const char *self, const arguments *options, const
     if (seed[0] != '\0')
         printf(" CKV_TEST_SEED=%s", seed);
     for (size_t i = 0; i < sizeof command / sizeof *command; i++)
-        print_quoted(command[i]);
-    print_command(options->unrecorded ? " --unrecorded --" : " --", options->program);
+        harness_print_argument(stdout, command[i]);
+    fputs(options->unrecorded ? " --unrecorded --" : " --", stdout);
+    for (char *const *argument = options->program; *argument != NULL; argument++)
+        harness_print_argument(stdout, *argument);
     putchar('\n');
-}
-
-static bool prepare(const arguments *options, const run_files *records, harness_launch *launch)
-{
-    char timeout[32];
-    snprintf(timeout, sizeof timeout, "%g", options->timeout_s);
-    if (!harness_launch_prepare(launch, options->ranks, options->program))
-        return false;
-    if (harness_launch_setenv(launch, "CKV_TEST_RECORD", records->path) &&
-        harness_launch_setenv(launch, "CKV_TEST_TIMEOUT", timeout))
-        return true;
-    harness_launch_clear(launch);
-    return false;
 }
 
 static harness_verdict run_case(const char *self, const arguments *options, const char *file)
 {
     harness_verdict verdict = {.code = HARNESS_ERROR};
-    run_files records;
-    harness_launch launch;
-    if (!make_records(options, file, &records)) {
+    harness_outcome outcome;
+    char directory[3000], merged[3100];
+    if (!make_records(options, file, directory, sizeof directory)) {
         snprintf(verdict.reason, sizeof verdict.reason, "cannot write to folder '%.200s': %s", options->record_dir,
                  strerror(errno));
         return verdict;
     }
-    if (!prepare(options, &records, &launch)) {
-        snprintf(verdict.reason, sizeof verdict.reason, "out of memory");
-        return verdict;
-    }
-    print_command("launch:", launch.argv);
-    printf("   # %s\n", launch.note);
-    fflush(stdout);
-    harness_job job = {.argv = launch.argv,
-                       .environment = launch.environment,
-                       .log_path = records.log,
-                       .timeout_s = options->timeout_s + launcher_margin_s,
-                       .doomed = is_doomed,
-                       .context = &records,
-                       .doomed_s = doomed_s};
-    harness_outcome outcome = harness_run(&job);
-    verdict =
-        options->unrecorded ? harness_judge_program(&outcome) : harness_judge(records.path, options->ranks, &outcome);
-    harness_launch_clear(&launch);
-
-    print_logs(&records);
+    harness_case one = {.ranks = options->ranks,
+                        .timeout_s = options->timeout_s,
+                        .unrecorded = options->unrecorded,
+                        .program = options->program};
+    verdict = harness_case_run(&one, directory, stdout, &outcome);
+    snprintf(merged, sizeof merged, "%s/" HARNESS_MERGED, directory);
+    harness_print_tail(stdout, merged, LOG_TAIL_BYTES);
     if (verdict.code == HARNESS_PASS || verdict.code == HARNESS_SKIP) {
-        harness_folder_remove(records.directory);
+        harness_folder_remove(directory);
     } else {
         print_reproduction(self, options, verdict.seed);
-        printf("records: %s\n", records.directory);
+        printf("records: %s\n", directory);
     }
     return verdict;
 }
@@ -310,7 +197,7 @@ int main(int argc, char **argv)
     int parsed = parse(argc, argv, &options);
     if (parsed != HARNESS_PASS)
         return parsed;
-    if (!file_name(options.name, file, sizeof file))
+    if (!harness_file_name(options.name, file, sizeof file))
         return usage_error("--name is too long:", options.name);
     harness_verdict verdict = run_in_job(argv[0], &options, file);
     printf("%s: %s%s%s%s\n", options.name, harness_verdict_name(verdict.code), verdict.reason[0] ? " (" : "",

@@ -2,6 +2,7 @@
 #include "tools/harness/process.h"
 
 #include "tools/harness/process_tree.h"
+#include "tools/harness/shared_files.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -43,6 +44,7 @@ typedef struct running {
     pid_t first; /* also its session; 0 once reaped */
     pid_t session;
     int status;
+    shared_files shared; /* of processes that are about to be killed */
 } running;
 
 /* Collect whatever has ended: the first process, and orphans that came to us. */
@@ -68,8 +70,8 @@ static _Noreturn void become(const harness_job *job, int log, int error_pipe, pi
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* a killed launcher takes mpirun along, and mpirun its ranks */
     int null = open("/dev/null", O_RDONLY);
-    if (getppid() == parent && dup2(null, STDIN_FILENO) >= 0 && dup2(log, STDOUT_FILENO) >= 0 &&
-        dup2(log, STDERR_FILENO) >= 0)
+    if (getppid() == parent && (job->directory == NULL || chdir(job->directory) == 0) &&
+        dup2(null, STDIN_FILENO) >= 0 && dup2(log, STDOUT_FILENO) >= 0 && dup2(log, STDERR_FILENO) >= 0)
         execvpe(job->argv[0], job->argv, job->environment);
     int error = errno ? errno : ECHILD;
     ssize_t written = write(error_pipe, &error, sizeof error);
@@ -101,7 +103,7 @@ static int start(const harness_job *job, running *job_out)
     close(log);
     if (error != 0 && pid > 0)
         waitpid(pid, NULL, 0);
-    *job_out = (running){.first = pid, .session = pid};
+    job_out->first = job_out->session = pid;
     return error;
 }
 
@@ -154,6 +156,7 @@ static void ask_where(running *job, harness_outcome *outcome)
     for (size_t i = 0; i < count; i++)
         if (processes[i].state == 'T' && outcome->num_stopped < HARNESS_MAX_STOPPED)
             outcome->stopped[outcome->num_stopped++] = processes[i].pid;
+    shared_files_note(&job->shared, processes, count);
     for (size_t i = 0; i < count; i++) {
         kill(processes[i].pid, SIGUSR1);
         kill(processes[i].pid, SIGCONT);
@@ -165,6 +168,7 @@ static void ask_where(running *job, harness_outcome *outcome)
 static void kill_all(running *job)
 {
     harness_process processes[MAX_PROCESSES];
+    shared_files_note(&job->shared, processes, living(job, processes));
     signal_tree(job, SIGKILL, job->first);
     if (job->first != 0) {
         kill(job->first, SIGTERM);
@@ -179,6 +183,7 @@ static void note_left(running *job, harness_outcome *outcome)
 {
     harness_process processes[MAX_PROCESSES];
     size_t count = living(job, processes);
+    shared_files_note(&job->shared, processes, count);
     for (double until = now() + linger_s; count > 0 && now() < until; count = living(job, processes))
         pause_ms(POLL_MS);
     outcome->num_left = (int)count;
@@ -194,7 +199,8 @@ harness_outcome harness_run(const harness_job *job)
     enum { NUM_SIGNALS = sizeof signals / sizeof signals[0] };
     struct sigaction previous[NUM_SIGNALS], action = {.sa_handler = on_interruption};
     harness_outcome outcome = {.exit_code = -1};
-    running state = {0};
+    static running state;
+    memset(&state, 0, sizeof state);
 
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (int i = 0; i < NUM_SIGNALS; i++)
@@ -208,6 +214,7 @@ harness_outcome harness_run(const harness_job *job)
         else if (!outcome.interrupted)
             note_left(&state, &outcome);
         kill_all(&state);
+        outcome.num_shared_removed = shared_files_remove(&state.shared);
         outcome.seconds = now() - started;
         outcome.exit_code = WIFEXITED(state.status) ? WEXITSTATUS(state.status) : -1;
         outcome.signal = WIFSIGNALED(state.status) ? WTERMSIG(state.status) : 0;

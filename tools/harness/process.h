@@ -12,6 +12,7 @@ enum { HARNESS_MAX_STOPPED = 16 };
 typedef struct harness_job {
     char *const *argv;        /* argv[0] is looked up in PATH */
     char *const *environment; /* complete */
+    const char *directory;    /* to run in; NULL: the caller's */
     const char *log_path;     /* receives standard output and error */
     double timeout_s;
     /* Asked a few times a second. True: the job is doomed and should be over in `doomed_s`. NULL: never. */
@@ -32,6 +33,7 @@ typedef struct harness_outcome {
     char left[128];                     /* their names */
     pid_t stopped[HARNESS_MAX_STOPPED]; /* found stopped at the deadline */
     int num_stopped;
+    int num_shared_removed; /* shared-memory files that the job left behind */
 } harness_outcome;
 
 /* The job gets a session of its own. At the deadline every process receives SIGUSR1, to say where it is, and shortly

@@ -172,6 +172,12 @@ static const char *ending(const harness_outcome *outcome)
     return text;
 }
 
+/* mpirun and shells report a signal as an exit code. */
+static bool died_of_signal(const harness_outcome *outcome)
+{
+    return outcome->signal != 0 || outcome->exit_code > 128;
+}
+
 /* --- The rules, in order; each says whether it applied. --- */
 
 static bool judge_machinery(harness_verdict *verdict, int ranks, const harness_outcome *outcome)
@@ -194,7 +200,8 @@ static bool judge_fatal(harness_verdict *verdict, const rank_report *reports, in
     if (cause < 0)
         return false;
     const rank_report *report = &reports[cause];
-    if (report->signal[0] != '\0')
+    verdict->crashed = report->signal[0] != '\0';
+    if (verdict->crashed)
         return decide(verdict, HARNESS_FAIL, "rank %d died of %s%s%s", cause, report->signal,
                       report->where[0] ? " " : "", report->where);
     return decide(verdict, HARNESS_FAIL, "rank %d failed: %s", cause, report->failure);
@@ -248,9 +255,12 @@ static bool judge_start(harness_verdict *verdict, const rank_report *reports, in
 static bool judge_unfinished(harness_verdict *verdict, const rank_report *reports, int ranks,
                              const harness_outcome *outcome)
 {
-    for (int rank = 0; rank < ranks; rank++)
-        if (!reports[rank].spoke)
-            return decide(verdict, HARNESS_FAIL, "rank %d left in the middle of the case (%s)", rank, ending(outcome));
+    for (int rank = 0; rank < ranks; rank++) {
+        if (reports[rank].spoke)
+            continue;
+        verdict->crashed = died_of_signal(outcome);
+        return decide(verdict, HARNESS_FAIL, "rank %d left in the middle of the case (%s)", rank, ending(outcome));
+    }
     for (int rank = 0; rank < ranks; rank++)
         if (reports[rank].verdict[0] == '\0')
             return decide(verdict, HARNESS_ERROR, "rank %d was terminated from outside (%s)", rank, ending(outcome));
@@ -298,6 +308,7 @@ harness_verdict harness_judge_program(const harness_outcome *outcome)
     harness_verdict verdict = {.code = HARNESS_ERROR};
     if (judge_machinery(&verdict, 1, outcome))
         return verdict;
+    verdict.crashed = !outcome->timed_out && died_of_signal(outcome);
     if (outcome->timed_out)
         decide(&verdict, HARNESS_HANG, "did not end in time");
     else if (outcome->num_left > 0)

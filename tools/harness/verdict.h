@@ -18,6 +18,7 @@ enum {
 
 typedef struct harness_verdict {
     int code;
+    bool crashed;      /* a failure by a signal that nobody of the harness sent */
     char reason[1024]; /* one line; "" for a plain pass */
     char seed[24];     /* "" when no rank came that far */
 } harness_verdict;
