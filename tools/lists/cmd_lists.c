@@ -39,6 +39,7 @@ static const cli_command commands[] = {
     {"why", "why an entry is selected for a machine, or not", lists_why},
     {"check", "everything that is wrong with the lists and waivers", lists_check},
     {"shard", "a balanced part of the selection", lists_shard},
+    {"run", "run the selection as tests of a build folder", lists_run},
     {NULL, NULL, NULL},
 };
 
@@ -54,7 +55,8 @@ static void print_help(FILE *stream)
         fprintf(stream, "  %-8s %s\n", command->name, command->summary);
     fputs("\n'ckv lists COMMAND --help' explains a command.\n"
           "What runs here before a merge:\n"
-          "  ckv lists select --dir test_lists --context l0_cpu --set stage=pre_merge\n",
+          "  ckv lists select --dir test_lists --context l0_cpu --set stage=pre_merge\n"
+          "  ckv lists run --dir test_lists --context l0_cpu --set stage=pre_merge --build build/cpu\n",
           stream);
 }
 

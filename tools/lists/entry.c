@@ -8,7 +8,7 @@
 #include <string.h>
 
 static const char *const verdict_names[] = {"RUN", "SKIP", "XFAIL", "UNSTABLE"};
-static const char *const marker_names[] = {"TIMEOUT", "ISOLATION", "SKIP", "XFAIL", "UNSTABLE", NULL};
+static const char *const marker_names[] = {"TIMEOUT", "ISOLATION", "REQUIRED", "SKIP", "XFAIL", "UNSTABLE", NULL};
 
 const char *entry_verdict_name(entry_verdict verdict)
 {
@@ -160,13 +160,14 @@ static bool take_timeout(entry_cursor *cursor, size_t start, const char *inside,
     return true;
 }
 
-static bool take_isolation(entry_cursor *cursor, size_t start, const char *inside, list_entry *entry)
+/* ISOLATION and REQUIRED. */
+static bool take_flag(entry_cursor *cursor, size_t start, const char *name, const char *inside, bool *flag)
 {
     if (inside != NULL)
-        return entry_fail(cursor, start, "ISOLATION takes nothing in parentheses");
-    if (entry->isolation)
-        return entry_fail(cursor, start, "ISOLATION is given twice");
-    entry->isolation = true;
+        return entry_fail(cursor, start, "%s takes nothing in parentheses", name);
+    if (*flag)
+        return entry_fail(cursor, start, "%s is given twice", name);
+    *flag = true;
     return true;
 }
 
@@ -188,7 +189,9 @@ static bool take_marker(arena *memory, entry_cursor *cursor, list_entry *entry)
     if (is_word(word, length, "TIMEOUT"))
         return take_timeout(cursor, start, inside, entry);
     if (is_word(word, length, "ISOLATION"))
-        return take_isolation(cursor, start, inside, entry);
+        return take_flag(cursor, start, "ISOLATION", inside, &entry->isolation);
+    if (is_word(word, length, "REQUIRED"))
+        return take_flag(cursor, start, "REQUIRED", inside, &entry->required);
     for (entry_verdict verdict = ENTRY_SKIP; verdict <= ENTRY_UNSTABLE; verdict++) {
         if (!is_word(word, length, verdict_names[verdict]))
             continue;
@@ -201,7 +204,7 @@ static bool take_marker(arena *memory, entry_cursor *cursor, list_entry *entry)
     }
     const char *near = suggest_from(arena_copy(memory, word, length), marker_names);
     return entry_fail(cursor, start, "'%.*s' is not a marker%s%s%s", (int)(length > 100 ? 100 : length), word,
-                      near != NULL ? "; did you mean " : " (TIMEOUT, ISOLATION, SKIP, XFAIL, UNSTABLE)",
+                      near != NULL ? "; did you mean " : " (TIMEOUT, ISOLATION, REQUIRED, SKIP, XFAIL, UNSTABLE)",
                       near != NULL ? near : "", near != NULL ? "?" : "");
 }
 

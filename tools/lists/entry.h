@@ -3,7 +3,8 @@
  *     target {-k "expr" | -m "expr"} {marker} [# comment]
  * The target has no space in it. Options and markers are read in their places, never searched for, so a marker's word
  * inside a target, its parameters or a quoted expression is text. Markers, in any order and number, spaces or commas
- * between: TIMEOUT (minutes), ISOLATION, and one of SKIP, XFAIL, UNSTABLE, each with an optional (reason). */
+ * between: TIMEOUT (minutes), ISOLATION, REQUIRED (a case that skips itself here is a failure), and one of SKIP, XFAIL,
+ * UNSTABLE, each with an optional (reason). */
 #ifndef CKV_LISTS_ENTRY_H
 #define CKV_LISTS_ENTRY_H
 
@@ -17,6 +18,7 @@ typedef struct list_entry {
     bool has_options;
     unsigned timeout_minutes; /* 0: none given */
     bool isolation;
+    bool required;
     entry_verdict verdict;
     const char *reason; /* of the verdict; NULL when none */
     text_position at;

@@ -46,6 +46,25 @@ static void append(char *list, size_t size, const char *item)
     snprintf(list + used, size - used, "%s%s", used > 0 ? "," : "", item);
 }
 
+/* "0110,1001,...": a row for each GPU, a digit for each GPU it may have an NVLink to. */
+static void put_links(json_t *facts, const nvml_machine *machine)
+{
+    char rows[NVML_MAX_GPUS * (NVML_MAX_GPUS + 1) + 1] = "";
+    size_t length = 0;
+    uint64_t pairs = 0;
+    for (unsigned i = 0; i < machine->count; i++) {
+        if (i > 0)
+            rows[length++] = ',';
+        for (unsigned j = 0; j < machine->count; j++) {
+            rows[length++] = machine->linked[i][j] ? '1' : '0';
+            pairs += j > i && machine->linked[i][j];
+        }
+    }
+    rows[length] = '\0';
+    put_text(facts, "nvlink", rows);
+    put_integer(facts, "nvlink_pairs", pairs);
+}
+
 static void put_gpus(json_t *facts, const nvml_machine *machine, FILE *warnings)
 {
     char names[NVML_MAX_GPUS * 100] = "", uuids[NVML_MAX_GPUS * 100] = "", first[96] = "";
@@ -78,6 +97,7 @@ static void put_gpus(json_t *facts, const nvml_machine *machine, FILE *warnings)
     json_object_set_new(facts, "supports_tf32", json_boolean(has_gpu && capability >= 80));
     put_text(facts, "gpu_names", names);
     put_text(facts, "gpu_uuids", uuids);
+    put_links(facts, machine);
     put_text(facts, "driver_version", machine->driver_version);
     char cuda[32] = "";
     if (machine->cuda_version > 0)

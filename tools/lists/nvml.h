@@ -3,6 +3,7 @@
 #ifndef CKV_LISTS_NVML_H
 #define CKV_LISTS_NVML_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { NVML_MAX_GPUS = 64 };
@@ -18,11 +19,22 @@ typedef struct nvml_gpu {
 typedef struct nvml_machine {
     unsigned count;
     nvml_gpu gpu[NVML_MAX_GPUS];
-    char driver_version[80]; /* empty: unknown */
-    int cuda_version;        /* the driver's, 1000 * major + 10 * minor; 0: unknown */
+    char driver_version[80];                   /* empty: unknown */
+    int cuda_version;                          /* the driver's, 1000 * major + 10 * minor; 0: unknown */
+    bool linked[NVML_MAX_GPUS][NVML_MAX_GPUS]; /* NVLink carries traffic between two GPUs, directly or over a switch */
 } nvml_machine;
 
 /* No library, no driver or no GPU: zero GPUs. The text says why there are none, or is NULL. */
 const char *nvml_probe(nvml_machine *machine_out);
+
+/* The memory of GPUs over time. */
+typedef struct nvml_watch nvml_watch;
+
+/* NULL: no library, no driver, or no memory. */
+nvml_watch *nvml_watch_open(void);
+void nvml_watch_close(nvml_watch *watch);
+
+/* Memory in use on one GPU, by anybody. False when it cannot be asked. */
+bool nvml_watch_used_bytes(const nvml_watch *watch, unsigned gpu, uint64_t *bytes_out);
 
 #endif

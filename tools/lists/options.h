@@ -36,5 +36,6 @@ int lists_select(int argc, char **argv);
 int lists_why(int argc, char **argv);
 int lists_check(int argc, char **argv);
 int lists_shard(int argc, char **argv);
+int lists_run(int argc, char **argv);
 
 #endif

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckv lists shard: the longest entry first, each to the shard with the least to do. Deterministic, so that the N shards
- * of one selection, computed on N machines, are disjoint and complete. */
-#include "tools/lists/names.h"
+/* ckv lists shard */
+#include "tools/lists/durations.h"
 #include "tools/lists/options.h"
 #include "tools/lists/selection.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { DURATIONS_MAX_BYTES = 64 * 1024 * 1024, MAX_SHARDS = 4096 };
+enum { MAX_SHARDS = 4096 };
 
 typedef struct shard_options {
     lists_options shared;
@@ -18,17 +13,14 @@ typedef struct shard_options {
     const char *durations_file;
 } shard_options;
 
-typedef struct piece {
-    const list_entry *entry;
-    size_t order;
-    double seconds;
-    size_t shard; /* from 0 */
-} piece;
-
 static const struct argp_option shard_option_table[] = {
     {"shards", 'N', "N", 0, "How many shards there are", 0},
     {"shard", 'I', "I", 0, "Which one to print, from 1", 0},
-    {"durations", 'D', "FILE", 0, "Seconds of past runs: a JSON object from an entry or a test to its seconds", 0},
+    {"durations", 'D', "FILE", 0,
+     "Seconds of past runs: a JSON object from an entry or a test to its seconds, or a folder of them, one for each "
+     "class "
+     "of hardware (h200x8.json)",
+     0},
     {0},
 };
 
@@ -73,97 +65,17 @@ static const struct argp shard_argp = {
            "  ckv lists shard --shards 4 --shard 1 --context l0_cpu -D seconds.json\n",
 };
 
-static bool read_durations(arena *memory, diagnostics *log, const char *path, fact_set *durations)
-{
-    text_source source;
-    if (!text_read(memory, log, path, DURATIONS_MAX_BYTES, &source) ||
-        !facts_read_json(memory, log, &source, durations))
-        return false;
-    for (const fact *one = durations->first; one != NULL; one = one->next) {
-        char *end = NULL;
-        double seconds = one->text != NULL ? strtod(one->text, &end) : -1;
-        if (end != NULL && *end == '\0' && end != one->text && seconds >= 0 && isfinite(seconds))
-            continue;
-        return diag_error(log, &source, facts_position(memory, &source, one->key),
-                          "the duration of '%s' is '%s'; it must be seconds, 0 or more", one->key,
-                          one->text != NULL ? one->text : "null");
-    }
-    return true;
-}
-
-/* Seconds of the entry itself, otherwise of the tests that it names; negative when nothing is known. */
-static double known_seconds(const list_entry *entry, const fact_set *durations)
-{
-    const char *own = facts_get(durations, entry->text);
-    if (own != NULL)
-        return strtod(own, NULL);
-    double sum = -1;
-    for (const fact *one = durations->first; one != NULL && !entry->has_options; one = one->next)
-        if (name_matches(entry->target, one->key))
-            sum = (sum < 0 ? 0 : sum) + strtod(one->text, NULL);
-    return sum;
-}
-
-static void measure(piece *pieces, size_t count, const fact_set *durations)
-{
-    double sum = 0;
-    size_t known = 0;
-    for (size_t i = 0; i < count; i++) {
-        pieces[i].seconds = known_seconds(pieces[i].entry, durations);
-        sum += pieces[i].seconds >= 0 ? pieces[i].seconds : 0;
-        known += pieces[i].seconds >= 0;
-    }
-    for (size_t i = 0; i < count; i++)
-        if (pieces[i].seconds < 0)
-            pieces[i].seconds = known > 0 ? sum / (double)known : 1;
-}
-
-static int longest_first(const void *a, const void *b)
-{
-    const piece *one = a, *other = b;
-    if (one->seconds != other->seconds)
-        return one->seconds < other->seconds ? 1 : -1;
-    return (one->order > other->order) - (one->order < other->order);
-}
-
-static int in_order(const void *a, const void *b)
-{
-    const piece *one = a, *other = b;
-    return (one->order > other->order) - (one->order < other->order);
-}
-
-/* Equal loads: the shard with fewer entries, so that entries of 0 seconds spread too. */
-static size_t least_loaded(const double *load, const size_t *entries, size_t shards)
-{
-    size_t least = 0;
-    for (size_t i = 1; i < shards; i++)
-        if (load[i] < load[least] || (load[i] == load[least] && entries[i] < entries[least]))
-            least = i;
-    return least;
-}
-
 static void print_shard(arena *memory, const selection *chosen, const fact_set *durations, size_t shards, size_t shard)
 {
-    piece *pieces = arena_alloc(memory, chosen->count * sizeof *pieces);
-    double *load = arena_alloc(memory, shards * sizeof *load);
-    size_t *entries = arena_alloc(memory, shards * sizeof *entries);
+    shard_piece *pieces = arena_alloc(memory, chosen->count * sizeof *pieces);
+    shard_load *loads = arena_alloc(memory, shards * sizeof *loads);
     for (size_t i = 0; i < chosen->count; i++)
-        pieces[i] = (piece){.entry = chosen->entries[i], .order = i};
-    measure(pieces, chosen->count, durations);
-    qsort(pieces, chosen->count, sizeof *pieces, longest_first);
-    for (size_t i = 0; i < chosen->count; i++) {
-        size_t least = least_loaded(load, entries, shards);
-        pieces[i].shard = least;
-        load[least] += pieces[i].seconds;
-        entries[least]++;
-    }
-    qsort(pieces, chosen->count, sizeof *pieces, in_order);
+        pieces[i] = (shard_piece){.seconds = durations_of_entry(durations, chosen->entries[i]), .order = i};
+    shard_split(pieces, chosen->count, loads, shards);
     for (size_t i = 0; i < chosen->count; i++)
         if (pieces[i].shard == shard)
-            puts(pieces[i].entry->text);
-    for (size_t i = 0; i < shards; i++)
-        fprintf(stderr, "%s shard %zu of %zu: %zu of %zu entries, %.0f s\n", i == shard ? "*" : " ", i + 1, shards,
-                entries[i], chosen->count, load[i]);
+            puts(chosen->entries[i]->text);
+    shard_print_plan(stderr, loads, shards, shard, "entries");
 }
 
 int lists_shard(int argc, char **argv)
@@ -176,8 +88,10 @@ int lists_shard(int argc, char **argv)
     int code = cli_parse(&shard_argp, argc, argv, &options);
     if (code == CLI_OK)
         code = lists_load(argv[0], &options.shared, &job);
-    if (code == CLI_OK && options.durations_file != NULL &&
-        !read_durations(memory, &log, options.durations_file, &durations))
+    const char *file = code == CLI_OK && options.durations_file != NULL
+                           ? durations_file(memory, options.durations_file, &job.facts)
+                           : NULL;
+    if (file != NULL && !durations_read(memory, &log, file, &durations))
         code = CLI_USAGE;
     if (code == CLI_OK) {
         selection chosen = select_entries(memory, &log, job.context, &job.facts, options.shared.lenient);

@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ckv lists run */
+#include "tools/common/cli.h"
+#include "tools/harness/folder.h"
+#include "tools/lists/durations.h"
+#include "tools/lists_run/run.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_SHARDS = 4096, MAX_REPEAT = 100000, MAX_JOBS = 4096, TESTS_MAX_BYTES = 64 * 1024 * 1024, MAX_ONLY = 256 };
+
+typedef struct run_options {
+    lists_options shared; /* first: also the input of the shared options */
+    const char *build_folder, *cases_file, *out, *durations_path;
+    int64_t jobs, repeat, shards, shard;
+    bool has_seed, shuffle, dry_run, partial;
+    uint64_t seed, shuffle_seed;
+    waiver_day today;
+    char *only[MAX_ONLY + 1];
+    size_t num_only;
+} run_options;
+
+enum { OPTION_REPEAT = 0x100, OPTION_SHUFFLE, OPTION_SEED, OPTION_CASES, OPTION_DRY_RUN, OPTION_PARTIAL, OPTION_TODAY };
+
+static const struct argp_option option_table[] = {
+    {"build", 'b', "DIR", 0, "The build folder whose CTest says how each case is run", 0},
+    {"cases", OPTION_CASES, "FILE", 0, "What 'ctest --show-only=json-v1' printed, instead of asking CTest", 0},
+    {"out", 'o', "DIR", 0, "Folder of the results (default: results in the build folder)", 0},
+    {"jobs", 'j', "N", 0, "How many CPUs cases may take together (default: those of this process)", 0},
+    {"repeat", OPTION_REPEAT, "N", 0, "Run each case N times; one that does not end the same each time is flaky", 0},
+    {"shuffle", OPTION_SHUFFLE, "SEED", 0, "Random order, from a number or 'random'", 0},
+    {"seed", OPTION_SEED, "SEED", 0, "A seed of its own for each case, from a number or 'random'", 0},
+    {"shards", 'N', "N", 0, "Run only one of N parts of about the same duration", 0},
+    {"shard", 'I', "I", 0, "Which one, from 1", 0},
+    {"durations", 'D', "PATH", 0, "Seconds of past runs (durations.json of a run, or a folder of them by hardware)", 0},
+    {"partial", OPTION_PARTIAL, NULL, 0, "The build leaves parts out on purpose: what it has no case for is skipped",
+     0},
+    {"dry-run", OPTION_DRY_RUN, NULL, 0, "Print the cases and what each needs, and run nothing", 0},
+    {"today", OPTION_TODAY, "YYYY-MM-DD", 0, "The day that waivers are compared with (default: today, UTC)", 0},
+    {0},
+};
+
+/* A number, or "random". */
+static error_t parse_seed(const char *option, const char *text, uint64_t *seed_out)
+{
+    if (strcmp(text, "random") == 0)
+        return getrandom(seed_out, sizeof *seed_out, 0) == (ssize_t)sizeof *seed_out
+                   ? 0
+                   : cli_usage_error("%s: the system gives no random number", option);
+    char *end;
+    errno = 0;
+    *seed_out = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0)
+        return cli_usage_error("%s is '%s'; it must be an unsigned 64-bit integer, or 'random'", option, text);
+    return 0;
+}
+
+static error_t parse_end(const run_options *options)
+{
+    if (options->build_folder == NULL && options->cases_file == NULL)
+        return cli_usage_error("--build DIR is missing: the build folder that has the cases");
+    if (options->build_folder == NULL && options->out == NULL && !options->dry_run)
+        return cli_usage_error("--out DIR is missing: the folder of the results");
+    if ((options->shards == 0) != (options->shard == 0) || options->shard > options->shards)
+        return cli_usage_error("--shards N and --shard I belong together, I from 1 to N");
+    return 0;
+}
+
+static error_t parse_more(int key, char *argument, run_options *options)
+{
+    switch (key) {
+    case OPTION_SHUFFLE:
+        options->shuffle = true;
+        return parse_seed("--shuffle", argument, &options->shuffle_seed);
+    case OPTION_SEED:
+        options->has_seed = true;
+        return parse_seed("--seed", argument, &options->seed);
+    case 'N':
+        return cli_parse_integer("--shards", argument, 1, MAX_SHARDS, &options->shards);
+    case 'I':
+        return cli_parse_integer("--shard", argument, 1, MAX_SHARDS, &options->shard);
+    case OPTION_TODAY:
+        return waiver_parse_day(argument, &options->today)
+                   ? 0
+                   : cli_usage_error("--today is '%s'; it must be a date, YYYY-MM-DD", argument);
+    case ARGP_KEY_ARG:
+        if (options->num_only == MAX_ONLY)
+            return cli_usage_error("more than %d names of cases; use a glob", (int)MAX_ONLY);
+        options->only[options->num_only++] = argument;
+        return 0;
+    case ARGP_KEY_END:
+        return parse_end(options);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    run_options *options = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &options->shared;
+        return 0;
+    case 'b':
+        options->build_folder = argument;
+        return 0;
+    case OPTION_CASES:
+        options->cases_file = argument;
+        return 0;
+    case 'o':
+        options->out = argument;
+        return 0;
+    case 'D':
+        options->durations_path = argument;
+        return 0;
+    case 'j':
+        return cli_parse_integer("--jobs", argument, 1, MAX_JOBS, &options->jobs);
+    case OPTION_REPEAT:
+        return cli_parse_integer("--repeat", argument, 1, MAX_REPEAT, &options->repeat);
+    case OPTION_PARTIAL:
+        options->partial = true;
+        return 0;
+    case OPTION_DRY_RUN:
+        options->dry_run = true;
+        return 0;
+    default:
+        return parse_more(key, argument, options);
+    }
+}
+
+static const struct argp_child shared_child[] = {{&lists_options_argp, 0, NULL, 0}, {0}};
+
+static const struct argp run_argp = {
+    .options = option_table,
+    .parser = parse_option,
+    .args_doc = "[CASE...]",
+    .children = shared_child,
+    .doc = "Run the cases that a context selects for this machine, as the tests of a build folder. CASE keeps those of "
+           "that name: a case, a suite, or a glob."
+           "\vEach case runs under a launcher of its own, with a deadline, and nothing of it is left behind. Cases run "
+           "beside each other as CPUs and GPUs allow; each rank has a GPU of its own, connected by NVLink where that "
+           "is possible.\n\n"
+           "The folder of the results receives junit.xml, events.jsonl, durations.json, facts.json and the logs of "
+           "each case. The last line is 'N passed, N failed, N skipped'.\n\nExamples:\n"
+           "  ckv lists run --context l0_cpu --set stage=pre_merge --build build/cpu\n"
+           "  ckv lists run -c l0_cpu -s stage=pre_merge -b build/cpu --repeat 20 'ulysses.*-np2'\n"
+           "\nExit status: 0 green, also when the list selects nothing here; 1 a case failed, crashed, was flaky or "
+           "passed against a waiver; 2 an option, a list or a fact cannot be read, or an entry names no case; 3 only "
+           "the machinery failed; 4 cases only hung.\n",
+};
+
+/* --- Preparing --- */
+
+/* Names of cases that exist: test_cases.txt of the build folder holds those that the build leaves out too. */
+static bool read_names(arena *memory, diagnostics *log, const run_options *options, const ctest_table *tests,
+                       name_table *names)
+{
+    text_source *source = arena_alloc(memory, sizeof *source); /* the table keeps it */
+    const char *path =
+        options->build_folder ? arena_format(memory, "%s/test_cases.txt", options->build_folder) : "no build folder";
+    if (options->build_folder != NULL && access(path, F_OK) == 0) {
+        if (!text_read(memory, log, path, TESTS_MAX_BYTES, source))
+            return false;
+    } else {
+        size_t bytes = 0;
+        for (size_t i = 0; i < tests->count; i++)
+            bytes += strlen(tests->cases[i].name) + 1;
+        char *text = arena_alloc(memory, bytes + 1), *at = text;
+        for (size_t i = 0; i < tests->count; i++)
+            at += sprintf(at, "%s\n", tests->cases[i].name);
+        *source = (text_source){options->cases_file ? options->cases_file : options->build_folder, text, bytes};
+    }
+    names_read(memory, log, source, names);
+    return log->errors == 0;
+}
+
+static int make_plan(const char *program, run_options *options, lists_job *job, fact_set *durations, plan *plan_out)
+{
+    arena *memory = &options->shared.memory;
+    diagnostics log = {.stream = stderr};
+    ctest_table tests;
+    name_table names;
+    text_source source;
+    int code = lists_load(program, &options->shared, job);
+    if (code != CLI_OK)
+        return code;
+    bool read = options->cases_file != NULL ? text_read(memory, &log, options->cases_file, TESTS_MAX_BYTES, &source)
+                                            : ctest_ask(memory, &log, options->build_folder, &source);
+    const char *file =
+        options->durations_path != NULL ? durations_file(memory, options->durations_path, &job->facts) : NULL;
+    if (!read || !ctest_read(memory, &log, &source, &tests) || !read_names(memory, &log, options, &tests, &names) ||
+        (file != NULL && !durations_read(memory, &log, file, durations)))
+        return CLI_USAGE;
+    selection chosen = select_entries(memory, &log, job->context, &job->facts, options->shared.lenient);
+    plan_input input = {.folder = options->shared.folder,
+                        .facts = &job->facts,
+                        .selected = &chosen,
+                        .names = &names,
+                        .tests = &tests,
+                        .durations = durations,
+                        .today = options->today,
+                        .only = options->only,
+                        .partial = options->partial,
+                        .has_seed = options->has_seed,
+                        .seed = options->seed};
+    return plan_make(memory, &log, &input, plan_out) ? CLI_OK : CLI_USAGE;
+}
+
+static int usable_cpus(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+/* Make the folder of the results, and forget the logs of an earlier run in it. */
+static bool make_out(run_state *run, const run_options *options)
+{
+    const char *out = options->out != NULL ? options->out : arena_format(run->memory, "%s/results", run->build_folder);
+    char *absolute = harness_folder_make(out) ? realpath(out, NULL) : NULL;
+    if (absolute == NULL)
+        return false;
+    run->out = arena_copy(run->memory, absolute, strlen(absolute));
+    free(absolute);
+    if (!harness_folder_make(arena_format(run->memory, "%s/cases", run->out)))
+        return false;
+    run->events = fopen(arena_format(run->memory, "%s/events.jsonl", run->out), "we");
+    return run->events != NULL;
+}
+
+/* --- Results of the run as a whole --- */
+
+static bool open_junit(run_state *run, const fact_set *facts, const run_options *options)
+{
+    size_t count = 0;
+    for (const fact *one = facts->first; one != NULL; one = one->next)
+        count++;
+    junit_property *properties = arena_alloc(run->memory, (count + 5) * sizeof *properties);
+    count = 0;
+    if (options->has_seed)
+        properties[count++] = (junit_property){"seed", arena_format(run->memory, "%" PRIu64, options->seed)};
+    if (options->shuffle)
+        properties[count++] = (junit_property){"shuffle", arena_format(run->memory, "%" PRIu64, options->shuffle_seed)};
+    if (options->shards > 0)
+        properties[count++] = (junit_property){
+            "shard", arena_format(run->memory, "%" PRId64 " of %" PRId64, options->shard, options->shards)};
+    properties[count++] = (junit_property){"hardware_class", durations_class(run->memory, facts)};
+    for (const fact *one = facts->first; one != NULL; one = one->next)
+        properties[count++] = (junit_property){one->key, one->text};
+    run->junit = junit_open(arena_format(run->memory, "%s/junit.xml", run->out), run->context, properties);
+    return run->junit != NULL;
+}
+
+static json_t *facts_json(const fact_set *facts)
+{
+    json_t *object = json_object();
+    for (const fact *one = facts->first; one != NULL; one = one->next)
+        json_object_set_new(object, one->key, one->text != NULL ? run_text(one->text) : json_null());
+    return object;
+}
+
+static bool write_json(run_state *run, const char *name, const json_t *object)
+{
+    char *text = json_dumps(object, JSON_INDENT(1) | JSON_SORT_KEYS | JSON_REAL_PRECISION(6));
+    bool written = text != NULL && harness_file_write(arena_format(run->memory, "%s/%s", run->out, name),
+                                                      arena_format(run->memory, "%s\n", text));
+    free(text);
+    return written;
+}
+
+/* Those read, with what this run measured: a case that passed took its mean. */
+static bool write_durations(run_state *run, const fact_set *earlier)
+{
+    json_t *durations = json_object();
+    for (const fact *one = earlier->first; one != NULL; one = one->next)
+        json_object_set_new(durations, one->key, json_real(strtod(one->text, NULL)));
+    for (size_t i = 0; i < run->plan.count; i++) {
+        const plan_case *one = &run->plan.cases[i];
+        if (one->verdict == RUN_PASS && one->finished > 0)
+            json_object_set_new(durations, one->name, json_real(one->seconds / (double)one->finished));
+    }
+    bool written = write_json(run, "durations.json", durations);
+    json_decref(durations);
+    return written;
+}
+
+static void event_of_run(run_state *run, const run_options *options, const fact_set *facts)
+{
+    json_t *event =
+        json_pack("{s:o, s:o, s:I, s:I, s:o}", "context", run_text(run->context), "build", run_text(run->build_folder),
+                  "cases", (json_int_t)run->plan.count, "repeat", (json_int_t)run->repeat, "facts", facts_json(facts));
+    if (event != NULL && options->has_seed)
+        json_object_set_new(event, "seed", run_text(arena_format(run->memory, "%" PRIu64, options->seed)));
+    if (event != NULL && options->shuffle)
+        json_object_set_new(event, "shuffle", run_text(arena_format(run->memory, "%" PRIu64, options->shuffle_seed)));
+    run_event(run, "run", event);
+}
+
+static void event_of_end(run_state *run, int code)
+{
+    json_t *event = json_pack("{s:i}", "exit_code", code);
+    for (int verdict = 0; event != NULL && verdict < RUN_NUM_VERDICTS; verdict++)
+        json_object_set_new(event, run_verdict_name((run_verdict)verdict),
+                            json_integer((json_int_t)run->tally[verdict]));
+    run_event(run, "done", event);
+}
+
+/* --- Running --- */
+
+static int print_plan(const char *program, const run_state *run)
+{
+    for (size_t i = 0; i < run->plan.count; i++) {
+        const plan_case *one = run->order[i];
+        printf("%s", one->name);
+        if (one->test == NULL)
+            printf("  # this build leaves it out");
+        else if (one->expected == ENTRY_SKIP)
+            printf("  # skipped: %s", one->waived_by);
+        else
+            printf("  # %d ranks, %d GPUs, %g s%s%s%s", one->test->ranks, one->request.gpus, one->timeout_s,
+                   one->request.alone ? ", alone" : "", one->entry->required ? ", required" : "",
+                   one->expected != ENTRY_RUN ? ", expected to fail" : "");
+        putchar('\n');
+    }
+    return lists_finish(program);
+}
+
+/* Nothing was run although something was selected: that is not green. */
+static int exit_code(const run_state *run)
+{
+    if (run->interrupted)
+        return CLI_INTERNAL;
+    int code = run_exit_code(run->tally);
+    return code;
+}
+
+static int run_plan(const char *program, run_state *run, const run_options *options, const fact_set *facts,
+                    const fact_set *durations)
+{
+    if (!run_preflight(program, run, facts))
+        return CLI_USAGE;
+    if (!make_out(run, options) || !open_junit(run, facts, options)) {
+        cli_error(program, "the folder of the results, %s: %s", options->out ? options->out : run->build_folder,
+                  strerror(errno));
+        return CLI_INTERNAL;
+    }
+    json_t *snapshot = facts_json(facts);
+    bool written = write_json(run, "facts.json", snapshot);
+    json_decref(snapshot);
+    event_of_run(run, options, facts);
+    run_report_start(run);
+    written = written && run_all(run) && write_durations(run, durations);
+    int code = written ? exit_code(run) : CLI_INTERNAL;
+    event_of_end(run, code);
+    run_report_end(run);
+    int printed = lists_finish(program);
+    return printed != CLI_OK ? printed : code;
+}
+
+static int run_context(const char *program, run_options *options)
+{
+    arena *memory = &options->shared.memory;
+    fact_set durations = {NULL};
+    lists_job job;
+    run_state *run = arena_alloc(memory, sizeof *run);
+    *run = (run_state){.memory = memory,
+                       .context = options->shared.context,
+                       .build_folder = options->build_folder ? options->build_folder : "",
+                       .repeat = (size_t)options->repeat,
+                       .has_seed = options->has_seed,
+                       .seed = options->seed,
+                       .partial = options->partial,
+                       .started = run_now()};
+    int code = make_plan(program, options, &job, &durations, &run->plan);
+    if (code != CLI_OK)
+        return code;
+    if (options->shards > 0)
+        plan_shard(memory, &run->plan, (size_t)options->shards, (size_t)options->shard - 1, stderr);
+    run->order = plan_order(memory, &run->plan, options->shuffle, options->shuffle_seed);
+    if (options->dry_run)
+        return print_plan(program, run);
+    run->slots.cpus = run->slots.free_cpus = options->jobs > 0 ? (int)options->jobs : usable_cpus();
+    run_gpus_find(run, stderr);
+    code = run_plan(program, run, options, &job.facts, &durations);
+    nvml_watch_close(run->watch);
+    junit_close(run->junit);
+    if (run->events != NULL)
+        fclose(run->events);
+    return code;
+}
+
+int lists_run(int argc, char **argv)
+{
+    run_options options = {.repeat = 1, .today = waiver_day_of(time(NULL))};
+    int code = cli_parse(&run_argp, argc, argv, &options);
+    if (code == CLI_OK)
+        code = run_context(argv[0], &options);
+    arena_free(&options.shared.memory);
+    return code;
+}
