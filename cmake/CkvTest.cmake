@@ -6,7 +6,7 @@
 # One program test_SUITE, or another suite's PROGRAM once more with other ARGS. Its cases are every CKV_CASE(name) of the
 # sources and every X(name) of the shared tables in CASES_FROM. One CTest test SUITE.CASE per case, or with RANKS one
 # SUITE.CASE-npN per case and N, for programs with CKV_MPI_TEST_MAIN. TIMEOUT (60) is the deadline of one case; LABELS is
-# "host" unless given. ALONE (one rank): no other test runs beside a case. Every test runs under ckv_case_launch, so 77
+# "host" unless given; "cuda" says that each rank needs a GPU. ALONE (one rank): no other test runs beside a case. Every test runs under ckv_case_launch, so 77
 # means that all ranks skipped.
 # A suite that NEEDS something this build lacks (MPI, CUDA, ...) is not built or run, but its names still count: every name
 # goes to test_cases.txt in the build folder, where `ckv lists check` reads it.
@@ -38,6 +38,9 @@ function(ckv_add_case built name program case ranks timeout labels arguments)
   math(EXPR backstop "2 * ${timeout} + 60")
   set_tests_properties(${name} PROPERTIES TIMEOUT ${backstop} PROCESSORS ${ranks} LABELS "${labels}"
     SKIP_RETURN_CODE 77 ENVIRONMENT "${CKV_TEST_ENVIRONMENT}")
+  if("cuda" IN_LIST labels)
+    set_tests_properties(${name} PROPERTIES RESOURCE_GROUPS "${ranks},gpus:1")
+  endif()
 endfunction()
 
 # Names of cases, in the order of the files; a file that changes configures again. Macros about cases are no cases.

@@ -154,9 +154,26 @@ static int rank_of_environment(void)
     return 0;
 }
 
+/* A runner names the GPUs of a case, one for each rank; this rank sees its own and no other. Before anything starts
+ * CUDA, as MPI may. */
+static void take_own_gpu(int rank)
+{
+    const char *gpus = getenv("CKV_TEST_RANK_GPUS");
+    for (int skipped = 0; gpus != NULL && skipped < rank; skipped++) {
+        gpus = strchr(gpus, ',');
+        gpus += gpus != NULL;
+    }
+    if (gpus == NULL || gpus[0] == '\0')
+        return;
+    char own[128];
+    snprintf(own, sizeof own, "%.*s", (int)strcspn(gpus, ","), gpus);
+    setenv("CUDA_VISIBLE_DEVICES", own, 1);
+}
+
 static int start(int *rank_out, int *ranks_out)
 {
     int expected = rank_of_environment();
+    take_own_gpu(expected);
     if (record_open(expected, true) != 0) {
         perror("CKV_TEST_RECORD");
         return CKV_TEST_INFRASTRUCTURE;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckv lists run */
 #include "tools/common/cli.h"
+#include "tools/common/suggest.h"
 #include "tools/harness/folder.h"
 #include "tools/lists/durations.h"
+#include "tools/lists/value.h"
 #include "tools/lists_run/run.h"
 
 #include <errno.h>
@@ -182,6 +184,31 @@ static bool read_names(arena *memory, diagnostics *log, const run_options *optio
     return log->errors == 0;
 }
 
+/* A stage that no block knows selects nothing, and would be green for ever. */
+static bool check_set_values(const char *program, const run_options *options, const list_context *context)
+{
+    for (const fact *one = options->shared.overrides.first; one != NULL; one = one->next) {
+        bool is_term = false, is_known = false;
+        suggestion near = suggest_begin(one->text);
+        for (const list_block *block = context->blocks; block != NULL; block = block->next)
+            for (const list_condition *key = block->conditions; key != NULL; key = key->next)
+                if (key->part == LIST_TERMS && strcmp(key->key, one->key) == 0 && key->operands != NULL) {
+                    is_term = true;
+                    is_known = is_known || value_equal(key->operands->text, one->text);
+                    suggest_offer(&near, key->operands->text);
+                }
+        if (!is_term || is_known)
+            continue;
+        cli_error(program, "nothing is selected: no block of '%s' has the %s '%s'%s%s%s", context->name, one->key,
+                  one->text, near.best != NULL ? "; did you mean '" : "", near.best != NULL ? near.best : "",
+                  near.best != NULL ? "'?" : "");
+        return false;
+    }
+    fprintf(stderr, "note: '%s' selects nothing on this machine; 'ckv lists why' tells for each entry\n",
+            context->name);
+    return true;
+}
+
 static int make_plan(const char *program, run_options *options, lists_job *job, fact_set *durations, plan *plan_out)
 {
     arena *memory = &options->shared.memory;
@@ -200,6 +227,8 @@ static int make_plan(const char *program, run_options *options, lists_job *job, 
         (file != NULL && !durations_read(memory, &log, file, durations)))
         return CLI_USAGE;
     selection chosen = select_entries(memory, &log, job->context, &job->facts, options->shared.lenient);
+    if (chosen.count == 0 && !check_set_values(program, options, job->context))
+        return CLI_USAGE;
     plan_input input = {.folder = options->shared.folder,
                         .facts = &job->facts,
                         .selected = &chosen,
@@ -332,13 +361,16 @@ static int print_plan(const char *program, const run_state *run)
     return lists_finish(program);
 }
 
-/* Nothing was run although something was selected: that is not green. */
-static int exit_code(const run_state *run)
+/* Cases were selected and none of them ran: that is not green. A shard may have got only such cases. */
+static int exit_code(const run_state *run, const run_options *options)
 {
     if (run->interrupted)
         return CLI_INTERNAL;
     int code = run_exit_code(run->tally);
-    return code;
+    if (code != CLI_OK || run->tally[RUN_SKIP] < run->plan.count || run->plan.count == 0 || options->shards > 0)
+        return code;
+    printf("nothing ran: all %zu cases were skipped\n", run->plan.count);
+    return CLI_FAIL;
 }
 
 static int run_plan(const char *program, run_state *run, const run_options *options, const fact_set *facts,
@@ -357,7 +389,7 @@ static int run_plan(const char *program, run_state *run, const run_options *opti
     event_of_run(run, options, facts);
     run_report_start(run);
     written = written && run_all(run) && write_durations(run, durations);
-    int code = written ? exit_code(run) : CLI_INTERNAL;
+    int code = written ? exit_code(run, options) : CLI_INTERNAL;
     event_of_end(run, code);
     run_report_end(run);
     int printed = lists_finish(program);
