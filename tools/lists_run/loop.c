@@ -227,9 +227,8 @@ static bool run_loop(run_state *run)
 {
     size_t num_waiting = run->plan.count;
     double next_heartbeat = run_now() + heartbeat_s;
-    bool written = write_results(run);
+    bool written = write_results(run), changed = false;
     while (written && (num_waiting > 0 || run->running != NULL)) {
-        bool changed = false;
         if (interruption && !run->interrupted)
             interrupt(run);
         if (run->interrupted)
@@ -241,8 +240,6 @@ static bool run_loop(run_state *run)
         changed = false;
         if (written && run->running != NULL)
             written = collect(run, 1000, &changed);
-        if (written && changed && num_waiting == 0)
-            written = write_results(run);
         heartbeat(run, &next_heartbeat);
     }
     return written && (!run->interrupted || give_up_rest(run)) && write_results(run);

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ckv lists run over real jobs with injected faults: each ends in the right verdict within its deadline, the others are
+ * not disturbed, nothing is left, and the results tell it. */
+#include "tests/harness/junit_file.h"
+#include "tests/harness/mini.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static inner_run run;
+
+#define COUNT(cases) (sizeof(cases) / sizeof *(cases))
+
+/* Files of MPI in shared memory. */
+static size_t count_shared(void)
+{
+    size_t count = 0;
+    DIR *folder = opendir("/dev/shm");
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
+        count += strncmp(entry->d_name, "vader_segment.", 14) == 0;
+    if (folder != NULL)
+        closedir(folder);
+    return count;
+}
+
+static void expect_last_line(const char *line)
+{
+    if (strcmp(run.last_line, line) != 0)
+        fail_msg("the last line is '%s', not '%s'", run.last_line, line);
+}
+
+static void read_junit(junit_file *file)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/out/junit.xml", run.folder);
+    junit_file_read(path, file);
+    assert_int_equal(file->count, file->tests);
+}
+
+/* --- Verdicts --- */
+
+static const struct {
+    mini_case of;
+    const char *verdict, *reason;
+    double limit_s; /* from its start to its verdict */
+} faults[] = {
+    {{"passes", "passes", 2, NULL, NULL}, "pass", "", 5},
+    {{"crowded", "passes", 5, NULL, NULL}, "pass", "", 8},
+    {{"fails", "fails_before_barrier", 2, NULL, NULL},
+     "fail",
+     "rank 1 failed: tests/harness/faulty.c:*: 0x2a != 0x2b",
+     6.5},
+    {{"fails_3", "fails_before_barrier", 3, NULL, NULL}, "fail", "rank 2 failed: *", 6.5},
+    {{"exits_0", "exits_with_0", 2, NULL, NULL}, "fail", "rank 1 failed: exit() inside the case*", 6.5},
+    {{"exits_77", "exits_with_77", 2, NULL, NULL}, "fail", "rank 1 left in the middle of the case*", 6.5},
+    {{"skips", "skips_on_all", 2, NULL, NULL}, "skip", "no <device> & \"no\" reason", 5},
+    {{"skips_on_one", "skips_on_one", 2, NULL, NULL}, "fail", "rank * failed: *skipped on this rank, but*", 6.5},
+    {{"aborts", "aborts", 2, NULL, NULL}, "crash", "rank 1 died of SIGABRT", 6.5},
+    {{"segfaults", "segfaults", 3, NULL, NULL}, "crash", "rank 2 died of SIGSEGV", 6.5},
+    {{"is_killed", "is_killed", 2, NULL, NULL}, "crash", "rank 1 left in the middle of the case (exit code 137)", 6.5},
+    {{"spins", "spins", 2, NULL, NULL}, "hang", "hang: rank 0 *, rank 1 not in a known collective", 7.5},
+    {{"in_barrier", "waits_in_second_barrier", 2, NULL, NULL},
+     "hang",
+     "hang: rank 0 in barrier #2 (* bytes), rank 1 after barrier #1 (* bytes)",
+     7.5},
+    {{"stopped", "is_stopped", 2, NULL, NULL}, "hang", "hang: rank 0 *, rank 1 stopped", 7.5},
+    {{"mpirun_killed", "kills_mpirun", 2, NULL, NULL}, "infrastructure", "mpirun died of SIGKILL", 6.5},
+    {{"launcher_killed", "kills_the_launcher", 2, NULL, NULL}, "infrastructure", "its launcher died (signal 9)", 6.5},
+    {{"leaves_a_process", "leaves_a_process", 2, NULL, NULL}, "fail", "left running: faulty (*)", 7.5},
+    {{"no_newline", "prints_without_newline", 2, NULL, NULL}, "fail", "rank * failed: *with <angle>, & and *", 6.5},
+    {{"<&\"'$(x)", "passes", 2, NULL, NULL}, "pass", "", 5},
+    {{"no_such_case", "no_such_case", 1, NULL, NULL}, "infrastructure", "the program refused its arguments", 5},
+    {{"shell_crash", "!kill -11 $$", 1, NULL, NULL}, "crash", "killed by SIGSEGV", 5},
+};
+
+/* All at once, more than the machine has CPUs: they mostly wait. */
+static void every_fault_has_its_verdict(void **state)
+{
+    (void)state;
+    mini_case cases[COUNT(faults)];
+    for (size_t i = 0; i < COUNT(faults); i++)
+        cases[i] = faults[i].of;
+    unsetenv("OMPI_ALLOW_RUN_AS_ROOT");
+    unsetenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM");
+    setenv("PMIX_SERVER_URI2", "1.0;tcp4://127.0.0.1:1", 1); /* of another job */
+    size_t shared = count_shared();
+    mini_begin(&run, cases, COUNT(cases), "2");
+    mini_run(&run, "", "-j8");
+    assert_int_equal(run.outcome.exit_code, 1);
+    for (size_t i = 0; i < COUNT(faults); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "mini.%s", faults[i].of.name);
+        mini_expect(&run, faults[i].of.name, faults[i].verdict, faults[i].reason);
+        double seconds = json_number_value(json_object_get(mini_event(&run, "case", name), "duration"));
+        if (seconds > faults[i].limit_s)
+            fail_msg("%s took %.1f s, more than %.1f", name, seconds, faults[i].limit_s);
+    }
+    expect_last_line("3 passed, 17 failed, 1 skipped");
+    assert_non_null(strstr(run.output, "\n7 fail, 4 crash, 3 hang, 3 infrastructure\n"));
+    assert_true(count_shared() <= shared);
+    mini_end(&run);
+}
+
+static void expect_code(const mini_case *one, int code)
+{
+    mini_begin(&run, one, 1, "1");
+    mini_run(&run, "", "");
+    assert_int_equal(run.outcome.exit_code, code);
+    mini_end(&run);
+}
+
+static void exit_codes_tell_the_kind(void **state)
+{
+    (void)state;
+    expect_code(&(mini_case){"x", "!exit 0", 1, NULL, NULL}, 0);
+    expect_code(&(mini_case){"x", "!exit 5", 1, NULL, NULL}, 1);
+    expect_code(&(mini_case){"x", "!sleep 30", 1, NULL, NULL}, 4);
+    expect_code(&(mini_case){"x", "kills_mpirun", 2, NULL, NULL}, 3);
+    expect_code(&(mini_case){"x", "!exit 77", 1, NULL, NULL}, 1); /* nothing ran */
+}
+
+/* --- What the list says --- */
+
+static void expectations_and_waivers(void **state)
+{
+    (void)state;
+    static const mini_case cases[] = {
+        {"good", "!exit 0", 1, NULL, NULL},
+        {"bad", "!exit 1", 1, NULL, "XFAIL (known)"},
+        {"better", "!exit 0", 1, NULL, "XFAIL (known)"},
+        {"never", "!exit 1", 1, NULL, "SKIP (broken)"},
+        {"odd", "!exit 1", 1, NULL, "UNSTABLE (weather)"},
+        {"waived", "!exit 1", 1, NULL, NULL},
+        {"elsewhere", "!exit 1", 1, NULL, NULL},
+        {"expired", "!exit 1", 1, NULL, NULL},
+        {"must", "!exit 77", 1, NULL, "REQUIRED"},
+        {"may", "!exit 77", 1, NULL, NULL},
+    };
+    mini_begin(&run, cases, COUNT(cases), "5");
+    mini_put(&run, "waives.txt",
+             "mini.waived XFAIL (bug 1) until 2030-01-01 by me\n"
+             "when(terms: {color: red}) mini.elsewhere SKIP (bug 2) until 2030-01-01 by me\n"
+             "mini.expired SKIP (bug 3) until 2029-12-31 by me\n");
+    mini_run(&run, "", "--today 2030-01-01 --set color=blue");
+    mini_expect(&run, "good", "pass", "");
+    mini_expect(&run, "bad", "xfail", "fail as expected (known): exit code 1");
+    mini_expect(&run, "better", "xpass", "*drop the waiver (known)");
+    mini_expect(&run, "never", "skip", "broken");
+    mini_expect(&run, "odd", "xfail", "fail as expected (weather): exit code 1");
+    mini_expect(&run, "waived", "xfail", "fail as expected (bug 1, until 2030-01-01 by me): exit code 1");
+    mini_expect(&run, "elsewhere", "fail", "exit code 1");
+    mini_expect(&run, "expired", "fail", "exit code 1");
+    mini_expect(&run, "must", "fail", "the list requires it here, but it was skipped");
+    mini_expect(&run, "may", "skip", "");
+    assert_non_null(strstr(run.output, "waives.txt:3:1: warning: the waiver of 'mini.expired' by me expired"));
+    expect_last_line("1 passed, 4 failed, 2 skipped");
+    assert_int_equal(run.outcome.exit_code, 1);
+    mini_end(&run);
+}
+
+static void flaky_is_a_verdict(void **state)
+{
+    (void)state;
+    static const mini_case cases[] = {
+        {"steady", "!exit 0", 1, NULL, NULL},
+        {"wavers", "!test -e again && exit 0; : >again; echo first; exit 1", 1, NULL, NULL},
+        {"known", "!test -e known && exit 0; : >known; exit 1", 1, NULL, "UNSTABLE (weather)"},
+    };
+    mini_begin(&run, cases, COUNT(cases), "5");
+    mini_run(&run, "", "--repeat 3 -j1");
+    mini_expect(&run, "steady", "pass", "");
+    mini_expect(&run, "wavers", "flaky", "2 of 3 attempts passed: exit code 1");
+    mini_expect(&run, "known", "xfail", "flaky as expected (weather): *");
+    assert_int_equal(run.outcome.exit_code, 1);
+    junit_file file;
+    read_junit(&file);
+    const junit_file_case *one = junit_file_find(&file, "mini.mini.wavers");
+    assert_string_equal(one->element, "failure");
+    assert_string_equal(one->output, "first\n"); /* of the attempt that failed */
+    junit_file_free(&file);
+    mini_end(&run);
+}
+
+/* --- Results --- */
+
+static const mini_case noisy[] = {
+    {"bytes", "!printf '<a> & ]]> \\001\\377\\303(\\355\\240\\200 \\360\\237\\230\\200\\n'; exit 1", 1, NULL, NULL},
+    {"ranks", "prints", 3, NULL, NULL},
+    {"<&\"'$(x)", "!exit 0", 1, NULL, NULL},
+    {"silent", "!exit 0", 1, NULL, NULL},
+};
+
+static void junit_holds_anything(void **state)
+{
+    (void)state;
+    mini_begin(&run, noisy, COUNT(noisy), "5");
+    mini_run(&run, "mkdir out && echo '<stale' >out/junit.xml && echo stale >out/events.jsonl &&", "");
+    junit_file file;
+    read_junit(&file);
+    assert_string_equal(file.suite, "mini");
+    assert_int_equal(file.failures, 1);
+    assert_true(file.properties > 10);
+    const junit_file_case *one = junit_file_find(&file, "mini.mini.bytes");
+    assert_string_equal(one->element, "failure");
+    assert_string_equal(one->output, "<a> & ]]> \\x01\\xff\\xc3(\\xed\\xa0\\x80 \xF0\x9F\x98\x80\n");
+    one = junit_file_find(&file, "mini.mini.ranks");
+    assert_non_null(strstr(one->output, "[rank 0] rank 0 of 3\n"));
+    assert_non_null(strstr(one->output, "[rank 2] rank 2 of 3\n"));
+    assert_non_null(junit_file_find(&file, "mini.mini.<&\"'$(x)"));
+    junit_file_free(&file);
+    mini_end(&run);
+}
+
+static void repro_line_repeats_the_failure(void **state)
+{
+    (void)state;
+    static const mini_case one = {"odd 'name", "!echo \"seed $CKV_TEST_SEED\"; exit 9", 1, "ENVIRONMENT A=b", NULL};
+    char script[8192];
+    inner_run *again = calloc(1, sizeof *again);
+    assert_non_null(again);
+    mini_begin(&run, &one, 1, "5");
+    mini_put(&run, "mini.yml", "version: 0.0.1\nmini:\n- tests: ['mini.*']\n");
+    mini_run(&run, "", "--seed 42");
+    const json_t *event = mini_event(&run, "case", "mini.odd 'name");
+    const char *seed = json_string_value(json_object_get(event, "seed"));
+    const char *line = json_string_value(json_object_get(event, "reproduce"));
+    assert_non_null(seed);
+    assert_non_null(strstr(run.output, line));
+    inner_begin(again);
+    snprintf(script, sizeof script, "%s", line);
+    inner_execute(again, 1, (const char *[]){"sh", "-c", script, NULL});
+    assert_int_equal(again->outcome.exit_code, 1);
+    snprintf(script, sizeof script, "\nseed %s\n", seed);
+    assert_non_null(strstr(again->output, script));
+    inner_end(again);
+    free(again);
+    mini_end(&run);
+}
+
+/* --- Runners that end early --- */
+
+static const mini_case slow[] = {
+    {"quick", "!exit 0", 1, NULL, NULL},
+    {"endless", "spins", 2, NULL, NULL},
+    {"later", "!exit 0", 1, "RUN_SERIAL ON", NULL},
+};
+
+/* What `before` does in the background to the runner, which then replaces the shell. */
+static void run_and_signal(const char *name)
+{
+    char before[256];
+    snprintf(before, sizeof before, "{ (sleep 2; kill -%s $$) & } && exec", name);
+    mini_begin(&run, slow, COUNT(slow), "20");
+    mini_run(&run, before, "-j3");
+}
+
+static void killed_runner_leaves_its_results(void **state)
+{
+    (void)state;
+    run_and_signal("KILL");
+    assert_int_equal(run.outcome.signal, SIGKILL);
+    junit_file file;
+    read_junit(&file);
+    assert_string_equal(junit_file_find(&file, "mini.mini.quick")->element, "");
+    const junit_file_case *one = junit_file_find(&file, "mini.mini.endless");
+    assert_string_equal(one->element, "error");
+    assert_non_null(strstr(one->message, "unfinished"));
+    junit_file_free(&file);
+    mini_end(&run);
+}
+
+static void interrupted_runner_says_so(void **state)
+{
+    (void)state;
+    run_and_signal("TERM");
+    assert_int_equal(run.outcome.exit_code, 3);
+    mini_expect(&run, "quick", "pass", "");
+    mini_expect(&run, "endless", "infrastructure", "interrupted");
+    mini_expect(&run, "later", "infrastructure", "not run: the run was interrupted");
+    expect_last_line("1 passed, 2 failed, 0 skipped");
+    junit_file file;
+    read_junit(&file);
+    assert_int_equal(file.errors, 2);
+    junit_file_free(&file);
+    mini_end(&run);
+}
+
+static void refuses_to_run_in_ranks(void **state)
+{
+    (void)state;
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    mini_begin(&run, slow, 1, "5");
+    char script[512];
+    snprintf(script, sizeof script,
+             "cd '%s' && OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 '%s' lists run --dir . -c mini -b .", run.folder,
+             CKV_PROGRAM);
+    inner_execute(&run, 1, (const char *[]){"sh", "-c", script, NULL});
+    assert_int_equal(run.outcome.exit_code, 2);
+    assert_non_null(strstr(run.last_line, "rank 1 of an MPI job; run it once, without mpirun"));
+    mini_end(&run);
+}
+
+static const ckv_test_case cases[] = {
+    CKV_CASE(every_fault_has_its_verdict),
+    CKV_CASE(exit_codes_tell_the_kind),
+    CKV_CASE(expectations_and_waivers),
+    CKV_CASE(flaky_is_a_verdict),
+    CKV_CASE(junit_holds_anything),
+    CKV_CASE(repro_line_repeats_the_failure),
+    CKV_CASE(killed_runner_leaves_its_results),
+    CKV_CASE(interrupted_runner_says_so),
+    CKV_CASE(refuses_to_run_in_ranks),
+};
+
+CKV_TEST_MAIN("run", cases)
