@@ -274,6 +274,13 @@ static void prints(void **state)
     printf("rank %d of %d\n", ckv_test_rank(), ckv_test_ranks());
 }
 
+static void prints_gpu(void **state)
+{
+    (void)state;
+    const char *gpu = getenv("CUDA_VISIBLE_DEVICES");
+    printf("%s\n", gpu != NULL ? gpu : "everything");
+}
+
 static void waits_a_moment(void **state)
 {
     (void)state;
@@ -326,6 +333,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(leaks_a_block),
     CKV_CASE(leaves_a_process),
     CKV_CASE(prints),
+    CKV_CASE(prints_gpu),
     CKV_CASE(waits_a_moment),
     CKV_CASE(fails_every_second_time),
     CKV_CASE(prints_without_newline),

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double settle_s = 10;                       /* for a driver to clean up after killed processes */
+static const double settle_s = 5;                        /* for a driver to clean up after killed processes */
 static const uint64_t slack_bytes = (uint64_t)64 << 20;  /* contexts of others come and go */
 static const uint64_t busy_bytes = (uint64_t)1024 << 20; /* more than an idle driver holds */
 
