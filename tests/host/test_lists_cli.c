@@ -139,6 +139,16 @@ static void options_are_explained(void **state)
         {"shard -c a --shards 0 --shard 1", "--shards is '0'; it must be an integer from 1"},
         {"shard -c a --shards 2 --shard 3", "--shard is 3; there are 2 shards"},
         {"shard -c a", "--shards N and --shard I are needed"},
+        {"run -c a", "--build DIR is missing"},
+        {"run -c a --cases c.json", "--out DIR is missing"},
+        {"run -b b", "--context NAME is missing"},
+        {"run -c a -b b -j 0", "--jobs is '0'; it must be an integer from 1"},
+        {"run -c a -b b --repeat x", "--repeat is 'x'; it must be an integer from 1"},
+        {"run -c a -b b --shuffle -1", "--shuffle is '-1'; it must be an unsigned 64-bit integer, or 'random'"},
+        {"run -c a -b b --seed 99999999999999999999", "--seed is '99999999999999999999'; it must be"},
+        {"run -c a -b b --shards 2", "--shards N and --shard I belong together"},
+        {"run -c a -b b --shards 2 --shard 3", "--shards N and --shard I belong together, I from 1 to N"},
+        {"run -c a -b b --today x", "--today is 'x'; it must be a date"},
     };
     workplace place;
     workplace_open(&place, "'" CKV_PROGRAM "' lists");
@@ -146,7 +156,7 @@ static void options_are_explained(void **state)
         workplace_expect(&place, bad[i].arguments, 2, "", bad[i].message);
         assert_int_equal(lines_of(place.err), 1);
     }
-    static const char *const commands[] = {"", "facts", "select", "why", "check", "shard"};
+    static const char *const commands[] = {"", "facts", "select", "why", "check", "shard", "run"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char arguments[64];
         snprintf(arguments, sizeof arguments, "%s --help", commands[i]);
@@ -154,6 +164,58 @@ static void options_are_explained(void **state)
         assert_non_null(strstr(place.out, "Usage: ckv lists"));
         assert_string_equal(place.err, "");
     }
+    workplace_close(&place);
+}
+
+#define TEST_OF(name) "{\"name\": \"" name "\", \"command\": [\"true\"], \"properties\": []}"
+
+/* Nothing of these may run a case, or fewer or more cases than the list says. */
+static void run_refuses_bad_input(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list, *waivers, *arguments, *message;
+    } bad[] = {
+        {"[oops", "", "", "b.yml:"},
+        {"", "", "", "b.yml:"},
+        {"version: 0.0.1\nx: &a [*a]\n", "", "", "b.yml:"},
+        {"version: 0.0.1\nx:\n- tests: [\xFF]\n", "", "", "b.yml:"},
+        {"version: 0.0.1\nx:\n- tests: [a.one]\n  test: []\n", "", "", "b.yml:4:3: "},
+        {"version: 0.0.1\nx:\n- tests: [a.on]\n", "", "",
+         "no case of this build is called 'a.on'; did you mean 'a.one'?"},
+        {"version: 0.0.1\nx:\n- tests: ['a.one -k \"x\"']\n", "", "", "options are pytest's"},
+        {"version: 0.0.1\nx:\n- tests: [a.one REQUIRE]\n", "", "", "did you mean REQUIRED?"},
+        {"version: 0.0.1\nx:\n- tests: [a.one REQUIRED REQUIRED]\n", "", "", "REQUIRED is given twice"},
+        {"version: 0.0.1\nx:\n- tests: [a]\n", "a.one SKIP until 2030-01-01 by me\n", "",
+         "the waiver has no reference"},
+        {"version: 0.0.1\nx:\n- tests: [a]\n", "", "a.three", "a.three: the list selects no case of this name here"},
+        {"version: 0.0.1\nx:\n- tests: [a]\n", "", "--facts facts.json", "facts must be one JSON object"},
+        {"version: 0.0.1\nx:\n- tests: [a]\n", "", "--durations d.json", "the duration of 'a.one' is '-1'"},
+        {"version: 0.0.1\nx:\n- condition: {terms: {stage: pre}}\n  tests: [a]\n", "", "--set stage=per",
+         "no block of 'x' has the stage 'per'; did you mean 'pre'?"},
+    };
+    workplace place;
+    char arguments[256];
+    workplace_open(&place, "'" CKV_PROGRAM "' lists");
+    workplace_put(&place, "facts.json", "[1]");
+    workplace_put(&place, "d.json", "{\"a.one\": -1}");
+    workplace_put(&place, "c.json",
+                  "{\"kind\": \"ctestInfo\", \"tests\": [" TEST_OF("a.one") "," TEST_OF("a.two") "]}");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        workplace_put(&place, "b.yml", bad[i].list);
+        workplace_put(&place, "waives.txt", bad[i].waivers);
+        snprintf(arguments, sizeof arguments, "run --dir . -c x --cases c.json --out results %s", bad[i].arguments);
+        workplace_expect(&place, arguments, 2, "", bad[i].message);
+    }
+    struct stat info;
+    snprintf(arguments, sizeof arguments, "%s/results", place.folder);
+    assert_int_not_equal(stat(arguments, &info), 0); /* not even begun */
+    workplace_put(&place, "b.yml", "version: 0.0.1\nx:\n- tests: [a.one, 'a.*']\n");
+    workplace_put(&place, "waives.txt", "");
+    workplace_expect(&place, "run --dir . -c x --cases c.json --out /proc/nowhere", 3, "", "/proc/nowhere: ");
+    workplace_expect(&place, "run --dir . -c x --cases c.json --dry-run", 0,
+                     "a.one  # 1 ranks, 0 GPUs, 1500 s\na.two  # 1 ranks, 0 GPUs, 1500 s\n", "");
+    workplace_expect(&place, "run --dir . -c x --build nowhere --out results", 2, "", "nowhere");
     workplace_close(&place);
 }
 
@@ -319,6 +381,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(select_takes_facts_and_overrides),
     CKV_CASE(select_refuses),
     CKV_CASE(options_are_explained),
+    CKV_CASE(run_refuses_bad_input),
     CKV_CASE(why_names_the_key_that_fails),
     CKV_CASE(check_finds_everything),
     CKV_CASE(shards_are_disjoint_and_complete),
