@@ -27,7 +27,7 @@ static void put_test(FILE *tests, const mini_case *one, const char *deadline)
 {
     /* bracket arguments: nothing in them means anything to CTest */
     fprintf(tests, "add_test([=[mini.%s]=] [=[%s]=] --name [=[mini.%s]=] --ranks %d --timeout %s", one->name,
-            CKV_CASE_LAUNCH, one->name, one->ranks, deadline);
+            CKV_CASE_LAUNCH, one->name, one->ranks, one->deadline ? one->deadline : deadline);
     if (one->fault[0] == '!')
         fprintf(tests, " --unrecorded -- sh -c [=[%s]=])\n", one->fault + 1);
     else

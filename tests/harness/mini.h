@@ -13,9 +13,15 @@ typedef struct mini_case {
     int ranks;
     const char *properties; /* of CTest, may be NULL */
     const char *markers;    /* behind the entry, may be NULL */
+    const char *deadline;   /* in seconds; NULL: that of mini_begin */
 } mini_case;
 
-/* Make the folder and write everything. `deadline` of each case in seconds. */
+/* clang-format off */
+#define MINI(name, fault, ranks) MINI_WITH(name, fault, ranks, NULL, NULL)
+#define MINI_WITH(name, fault, ranks, properties, markers) {name, fault, ranks, properties, markers, NULL}
+/* clang-format on */
+
+/* Make the folder and write everything. */
 void mini_begin(inner_run *run, const mini_case *cases, size_t count, const char *deadline);
 void mini_end(inner_run *run);
 

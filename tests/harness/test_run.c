@@ -7,10 +7,15 @@
 #include "tools/harness/shared_files.h"
 #include <dirent.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+static const double fault_s = 5.0;      /* from a fault to the end of the case */
+static const double start_s = 3.0;      /* a job to start, on a machine busy with others */
+static const double hang_s = 2.0 + 3.5; /* the deadline, asking the ranks, killing them */
 
 static inner_run run;
 
@@ -79,59 +84,62 @@ static void read_junit(junit_file *file)
 static const struct {
     mini_case of;
     const char *verdict, *reason;
-    double limit_s; /* from its start to its verdict */
 } faults[] = {
-    {{"passes", "passes", 2, NULL, NULL}, "pass", "", 5},
-    {{"crowded", "passes", 5, NULL, NULL}, "pass", "", 8},
-    {{"fails", "fails_before_barrier", 2, NULL, NULL},
-     "fail",
-     "rank 1 failed: tests/harness/faulty.c:*: 0x2a != 0x2b",
-     6.5},
-    {{"fails_3", "fails_before_barrier", 3, NULL, NULL}, "fail", "rank 2 failed: *", 6.5},
-    {{"exits_0", "exits_with_0", 2, NULL, NULL}, "fail", "rank 1 failed: exit() inside the case*", 6.5},
-    {{"exits_77", "exits_with_77", 2, NULL, NULL}, "fail", "rank 1 left in the middle of the case*", 6.5},
-    {{"skips", "skips_on_all", 2, NULL, NULL}, "skip", "no <device> & \"no\" reason", 5},
-    {{"skips_on_one", "skips_on_one", 2, NULL, NULL}, "fail", "rank * failed: *skipped on this rank, but*", 6.5},
-    {{"aborts", "aborts", 2, NULL, NULL}, "crash", "rank 1 died of SIGABRT", 6.5},
-    {{"segfaults", "segfaults", 3, NULL, NULL}, "crash", "rank 2 died of SIGSEGV", 6.5},
-    {{"is_killed", "is_killed", 2, NULL, NULL}, "crash", "rank 1 left in the middle of the case (exit code 137)", 6.5},
-    {{"spins", "spins", 2, NULL, NULL}, "hang", "hang: rank 0 *, rank 1 not in a known collective", 7.5},
-    {{"in_barrier", "waits_in_second_barrier", 2, NULL, NULL},
-     "hang",
-     "hang: rank 0 in barrier #2 (* bytes), rank 1 after barrier #1 (* bytes)",
-     7.5},
-    {{"stopped", "is_stopped", 2, NULL, NULL}, "hang", "hang: rank 0 *, rank 1 stopped", 7.5},
-    {{"mpirun_killed", "kills_mpirun", 2, NULL, NULL}, "infrastructure", "mpirun died of SIGKILL", 6.5},
-    {{"launcher_killed", "kills_the_launcher", 2, NULL, NULL}, "infrastructure", "its launcher died (signal 9)", 6.5},
-    {{"leaves_a_process", "leaves_a_process", 2, NULL, NULL}, "fail", "left running: faulty (*)", 7.5},
-    {{"no_newline", "prints_without_newline", 2, NULL, NULL}, "fail", "rank * failed: *with <angle>, & and *", 6.5},
-    {{"<&\"'$(x)", "passes", 2, NULL, NULL}, "pass", "", 5},
-    {{"no_such_case", "no_such_case", 1, NULL, NULL}, "infrastructure", "the program refused its arguments", 5},
-    {{"shell_crash", "!kill -11 $$", 1, NULL, NULL}, "crash", "killed by SIGSEGV", 5},
+    {MINI("passes", "passes", 2), "pass", ""},
+    {MINI("crowded", "passes", 5), "pass", ""},
+    {MINI("fails", "fails_before_barrier", 2), "fail", "rank 1 failed: tests/harness/faulty.c:*: 0x2a != 0x2b"},
+    {MINI("fails_3", "fails_before_barrier", 3), "fail", "rank 2 failed: *"},
+    {MINI("exits_0", "exits_with_0", 2), "fail", "rank 1 failed: exit() inside the case*"},
+    {MINI("exits_77", "exits_with_77", 2), "fail", "rank 1 left in the middle of the case*"},
+    {MINI("skips", "skips_on_all", 2), "skip", "no <device> & \"no\" reason"},
+    {MINI("skips_on_one", "skips_on_one", 2), "fail", "rank * failed: *skipped on this rank, but*"},
+    {MINI("aborts", "aborts", 2), "crash", "rank 1 died of SIGABRT"},
+    {MINI("segfaults", "segfaults", 3), "crash", "rank 2 died of SIGSEGV"},
+    {MINI("is_killed", "is_killed", 2), "crash", "rank 1 left in the middle of the case (exit code 137)"},
+    {MINI("spins", "spins", 2), "hang", "hang: rank 0 *, rank 1 not in a known collective"},
+    {MINI("in_barrier", "waits_in_second_barrier", 2), "hang",
+     "hang: rank 0 in barrier #2 (* bytes), rank 1 after barrier #1 (* bytes)"},
+    {MINI("stopped", "is_stopped", 2), "hang", "hang: rank 0 *, rank 1 stopped"},
+    {MINI("mpirun_killed", "kills_mpirun", 2), "infrastructure", "mpirun died of SIGKILL"},
+    {MINI("launcher_killed", "kills_the_launcher", 2), "infrastructure", "its launcher died (signal 9)"},
+    {MINI("leaves_a_process", "leaves_a_process", 2), "fail", "left running: faulty (*)"},
+    {MINI("no_newline", "prints_without_newline", 2), "fail", "rank * failed: *with <angle>, & and *"},
+    {MINI("<&\"'$(x)", "passes", 2), "pass", ""},
+    {MINI("no_such_case", "no_such_case", 1), "infrastructure", "the program refused its arguments"},
+    {MINI("shell_crash", "!kill -11 $$", 1), "crash", "killed by SIGSEGV"},
 };
+
+static bool is_hang(size_t fault)
+{
+    return strcmp(faults[fault].verdict, "hang") == 0;
+}
 
 /* All at once, more than the machine has CPUs: they mostly wait. */
 static void every_fault_has_its_verdict(void **state)
 {
     (void)state;
     mini_case cases[COUNT(faults)];
-    for (size_t i = 0; i < COUNT(faults); i++)
+    for (size_t i = 0; i < COUNT(faults); i++) {
         cases[i] = faults[i].of;
+        if (is_hang(i))
+            cases[i].deadline = "2";
+    }
     unsetenv("OMPI_ALLOW_RUN_AS_ROOT");
     unsetenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM");
     setenv("PMIX_SERVER_URI2", "1.0;tcp4://127.0.0.1:1", 1); /* of another job */
     static shared_files earlier;
     note_abandoned(NULL, &earlier);
-    mini_begin(&run, cases, COUNT(cases), "2");
-    mini_run(&run, "", "-j8");
+    mini_begin(&run, cases, COUNT(cases), "15");
+    mini_run(&run, "", "-j6");
     assert_int_equal(run.outcome.exit_code, 1);
     for (size_t i = 0; i < COUNT(faults); i++) {
         char name[64];
         snprintf(name, sizeof name, "mini.%s", faults[i].of.name);
         mini_expect(&run, faults[i].of.name, faults[i].verdict, faults[i].reason);
         double seconds = json_number_value(json_object_get(mini_event(&run, "case", name), "duration"));
-        if (seconds > faults[i].limit_s)
-            fail_msg("%s took %.1f s, more than %.1f", name, seconds, faults[i].limit_s);
+        double limit = start_s + (is_hang(i) ? hang_s : fault_s);
+        if (seconds > limit)
+            fail_msg("%s took %.1f s, more than %.1f", name, seconds, limit);
     }
     expect_last_line("3 passed, 17 failed, 1 skipped");
     assert_non_null(strstr(run.output, "\n7 fail, 4 crash, 3 hang, 3 infrastructure\n"));
@@ -150,11 +158,11 @@ static void expect_code(const mini_case *one, int code)
 static void exit_codes_tell_the_kind(void **state)
 {
     (void)state;
-    expect_code(&(mini_case){"x", "!exit 0", 1, NULL, NULL}, 0);
-    expect_code(&(mini_case){"x", "!exit 5", 1, NULL, NULL}, 1);
-    expect_code(&(mini_case){"x", "!sleep 30", 1, NULL, NULL}, 4);
-    expect_code(&(mini_case){"x", "kills_mpirun", 2, NULL, NULL}, 3);
-    expect_code(&(mini_case){"x", "!exit 77", 1, NULL, NULL}, 1); /* nothing ran */
+    expect_code(&(mini_case)MINI("x", "!exit 0", 1), 0);
+    expect_code(&(mini_case)MINI("x", "!exit 5", 1), 1);
+    expect_code(&(mini_case)MINI("x", "!sleep 30", 1), 4);
+    expect_code(&(mini_case)MINI("x", "kills_mpirun", 2), 3);
+    expect_code(&(mini_case)MINI("x", "!exit 77", 1), 1); /* nothing ran */
 }
 
 /* --- What the list says --- */
@@ -163,16 +171,16 @@ static void expectations_and_waivers(void **state)
 {
     (void)state;
     static const mini_case cases[] = {
-        {"good", "!exit 0", 1, NULL, NULL},
-        {"bad", "!exit 1", 1, NULL, "XFAIL (known)"},
-        {"better", "!exit 0", 1, NULL, "XFAIL (known)"},
-        {"never", "!exit 1", 1, NULL, "SKIP (broken)"},
-        {"odd", "!exit 1", 1, NULL, "UNSTABLE (weather)"},
-        {"waived", "!exit 1", 1, NULL, NULL},
-        {"elsewhere", "!exit 1", 1, NULL, NULL},
-        {"expired", "!exit 1", 1, NULL, NULL},
-        {"must", "!exit 77", 1, NULL, "REQUIRED"},
-        {"may", "!exit 77", 1, NULL, NULL},
+        MINI("good", "!exit 0", 1),
+        MINI_WITH("bad", "!exit 1", 1, NULL, "XFAIL (known)"),
+        MINI_WITH("better", "!exit 0", 1, NULL, "XFAIL (known)"),
+        MINI_WITH("never", "!exit 1", 1, NULL, "SKIP (broken)"),
+        MINI_WITH("odd", "!exit 1", 1, NULL, "UNSTABLE (weather)"),
+        MINI("waived", "!exit 1", 1),
+        MINI("elsewhere", "!exit 1", 1),
+        MINI("expired", "!exit 1", 1),
+        MINI_WITH("must", "!exit 77", 1, NULL, "REQUIRED"),
+        MINI("may", "!exit 77", 1),
     };
     mini_begin(&run, cases, COUNT(cases), "5");
     mini_put(&run, "waives.txt",
@@ -200,9 +208,9 @@ static void flaky_is_a_verdict(void **state)
 {
     (void)state;
     static const mini_case cases[] = {
-        {"steady", "!exit 0", 1, NULL, NULL},
-        {"wavers", "!test -e again && exit 0; : >again; echo first; exit 1", 1, NULL, NULL},
-        {"known", "!test -e known && exit 0; : >known; exit 1", 1, NULL, "UNSTABLE (weather)"},
+        MINI("steady", "!exit 0", 1),
+        MINI("wavers", "!test -e again && exit 0; : >again; echo first; exit 1", 1),
+        MINI_WITH("known", "!test -e known && exit 0; : >known; exit 1", 1, NULL, "UNSTABLE (weather)"),
     };
     mini_begin(&run, cases, COUNT(cases), "5");
     mini_run(&run, "", "--repeat 3 -j1");
@@ -222,10 +230,10 @@ static void flaky_is_a_verdict(void **state)
 /* --- Results --- */
 
 static const mini_case noisy[] = {
-    {"bytes", "!printf '<a> & ]]> \\001\\377\\303(\\355\\240\\200 \\360\\237\\230\\200\\n'; exit 1", 1, NULL, NULL},
-    {"ranks", "prints", 3, NULL, NULL},
-    {"<&\"'$(x)", "!exit 0", 1, NULL, NULL},
-    {"silent", "!exit 0", 1, NULL, NULL},
+    MINI("bytes", "!printf '<a> & ]]> \\001\\377\\303(\\355\\240\\200 \\360\\237\\230\\200\\n'; exit 1", 1),
+    MINI("ranks", "prints", 3),
+    MINI("<&\"'$(x)", "!exit 0", 1),
+    MINI("silent", "!exit 0", 1),
 };
 
 static void junit_holds_anything(void **state)
@@ -252,7 +260,8 @@ static void junit_holds_anything(void **state)
 static void repro_line_repeats_the_failure(void **state)
 {
     (void)state;
-    static const mini_case one = {"odd 'name", "!echo \"seed $CKV_TEST_SEED\"; exit 9", 1, "ENVIRONMENT A=b", NULL};
+    static const mini_case one =
+        MINI_WITH("odd 'name", "!echo \"seed $CKV_TEST_SEED\"; exit 9", 1, "ENVIRONMENT A=b", NULL);
     char script[8192];
     inner_run *again = calloc(1, sizeof *again);
     assert_non_null(again);
@@ -278,9 +287,9 @@ static void repro_line_repeats_the_failure(void **state)
 /* --- Runners that end early --- */
 
 static const mini_case slow[] = {
-    {"quick", "!exit 0", 1, NULL, NULL},
-    {"endless", "spins", 2, NULL, NULL},
-    {"later", "!exit 0", 1, "RUN_SERIAL ON", NULL},
+    MINI("quick", "!exit 0", 1),
+    MINI("endless", "spins", 2),
+    MINI_WITH("later", "!exit 0", 1, "RUN_SERIAL ON", NULL),
 };
 
 /* What `before` does in the background to the runner, which then replaces the shell. */

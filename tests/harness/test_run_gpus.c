@@ -45,7 +45,7 @@ static char *log_of(const char *name)
 static void facts_name_the_links(void **state)
 {
     (void)state;
-    static const mini_case one = {"x", "!exit 0", 1, NULL, NULL};
+    static const mini_case one = MINI("x", "!exit 0", 1);
     run_on(crossed, &one, 1, "", "");
     char *facts = inner_read(&run, "out/facts.json");
     bool links = strstr(facts, "\"nvlink\": \"0010,0001,1000,0100\"") != NULL;
@@ -59,10 +59,10 @@ static void each_rank_has_its_gpu(void **state)
 {
     (void)state;
     static const mini_case cases[] = {
-        {"pair", "prints_gpu", 2, TWO_GPUS, NULL},
-        {"program", "!echo \"sees $CUDA_VISIBLE_DEVICES\"", 1, ONE_GPU, NULL},
-        {"host", "!echo \"sees ${CUDA_VISIBLE_DEVICES-everything}\"", 1, NULL, NULL},
-        {"five", "!exit 0", 1, "RESOURCE_GROUPS [=[5,gpus:1]=]", NULL},
+        MINI_WITH("pair", "prints_gpu", 2, TWO_GPUS, NULL),
+        MINI_WITH("program", "!echo \"sees $CUDA_VISIBLE_DEVICES\"", 1, ONE_GPU, NULL),
+        MINI("host", "!echo \"sees ${CUDA_VISIBLE_DEVICES-everything}\"", 1),
+        MINI_WITH("five", "!exit 0", 1, "RESOURCE_GROUPS [=[5,gpus:1]=]", NULL),
     };
     run_on(crossed, cases, COUNT(cases), "unset CUDA_VISIBLE_DEVICES;", "-j1");
     assert_string_equal(gpus_of("mini.pair"), "GPU-a,GPU-c");
@@ -113,10 +113,10 @@ static void pairs_run_beside_single_gpus(void **state)
 {
     (void)state;
     static const mini_case cases[] = {
-        {"one_1", "!sleep 0.4", 1, ONE_GPU, NULL},   {"pair_1", "!sleep 0.4", 1, TWO_GPUS, NULL},
-        {"one_2", "!sleep 0.4", 1, ONE_GPU, NULL},   {"one_3", "!sleep 0.4", 1, ONE_GPU, NULL},
-        {"pair_2", "!sleep 0.4", 1, TWO_GPUS, NULL}, {"alone", "!sleep 0.1", 1, ONE_GPU, "ISOLATION"},
-        {"one_4", "!sleep 0.4", 1, ONE_GPU, NULL},
+        MINI_WITH("one_1", "!sleep 0.4", 1, ONE_GPU, NULL),   MINI_WITH("pair_1", "!sleep 0.4", 1, TWO_GPUS, NULL),
+        MINI_WITH("one_2", "!sleep 0.4", 1, ONE_GPU, NULL),   MINI_WITH("one_3", "!sleep 0.4", 1, ONE_GPU, NULL),
+        MINI_WITH("pair_2", "!sleep 0.4", 1, TWO_GPUS, NULL), MINI_WITH("alone", "!sleep 0.1", 1, ONE_GPU, "ISOLATION"),
+        MINI_WITH("one_4", "!sleep 0.4", 1, ONE_GPU, NULL),
     };
     run_on(crossed, cases, COUNT(cases), "unset CUDA_VISIBLE_DEVICES;", "-j8");
     assert_int_equal(run.outcome.exit_code, 0);
@@ -129,7 +129,8 @@ static void pairs_run_beside_single_gpus(void **state)
 static void only_visible_gpus_are_used(void **state)
 {
     (void)state;
-    static const mini_case cases[] = {{"one", "!exit 0", 1, ONE_GPU, NULL}, {"two", "!exit 0", 1, TWO_GPUS, NULL}};
+    static const mini_case cases[] = {MINI_WITH("one", "!exit 0", 1, ONE_GPU, NULL),
+                                      MINI_WITH("two", "!exit 0", 1, TWO_GPUS, NULL)};
     run_on(crossed, cases, COUNT(cases), "CUDA_VISIBLE_DEVICES=GPU-d", "");
     assert_string_equal(gpus_of("mini.one"), "GPU-d");
     mini_expect(&run, "two", "infrastructure", "it needs 2 GPUs, more than this run may use");
@@ -147,9 +148,9 @@ static void memory_that_stays_is_blamed(void **state)
 {
     (void)state;
     static const mini_case cases[] = {
-        {"1_lingers", "!sed 's/GPU-a 100/GPU-a 900/' machine >m; mv m machine", 1, ONE_GPU, NULL},
-        {"2_next", "!exit 0", 1, ONE_GPU, NULL},
-        {"3_both", "!exit 0", 1, TWO_GPUS, NULL},
+        MINI_WITH("1_lingers", "!sed 's/GPU-a 100/GPU-a 900/' machine >m; mv m machine", 1, ONE_GPU, NULL),
+        MINI_WITH("2_next", "!exit 0", 1, ONE_GPU, NULL),
+        MINI_WITH("3_both", "!exit 0", 1, TWO_GPUS, NULL),
     };
     run_on("GPU-a 100 1\nGPU-b 100 0\n", cases, COUNT(cases), "unset CUDA_VISIBLE_DEVICES;", "-j1");
     mini_expect(&run, "1_lingers", "fail", "GPU 0 still holds 800 MiB more than before the case, *");
@@ -164,8 +165,8 @@ static void memory_that_comes_back_is_waited_for(void **state)
 {
     (void)state;
     static const mini_case cases[] = {
-        {"1_late", "!sed 's/GPU-a 100/GPU-a 900/' machine >m; mv m machine", 1, ONE_GPU, NULL},
-        {"2_next", "!exit 0", 1, ONE_GPU, NULL},
+        MINI_WITH("1_late", "!sed 's/GPU-a 100/GPU-a 900/' machine >m; mv m machine", 1, ONE_GPU, NULL),
+        MINI_WITH("2_next", "!exit 0", 1, ONE_GPU, NULL),
     };
     run_on("GPU-a 100 -\n", cases, COUNT(cases),
            "unset CUDA_VISIBLE_DEVICES; { (sleep 1; sed 's/ 900/ 100/' machine >n; mv n machine) & } &&", "-j1");
@@ -179,7 +180,7 @@ static void memory_that_comes_back_is_waited_for(void **state)
 static void one_device_twice_is_refused(void **state)
 {
     (void)state;
-    static const mini_case one = {"x", "!exit 0", 1, TWO_GPUS, NULL};
+    static const mini_case one = MINI_WITH("x", "!exit 0", 1, TWO_GPUS, NULL);
     run_on("GPU-a 100 -\nGPU-a 100 -\n", &one, 1, "unset CUDA_VISIBLE_DEVICES;", "");
     assert_int_equal(run.outcome.exit_code, 2);
     assert_non_null(strstr(run.last_line, "GPUs 0 and 1 are one device, GPU-a"));
