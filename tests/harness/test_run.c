@@ -332,6 +332,18 @@ static void interrupted_runner_says_so(void **state)
     mini_end(&run);
 }
 
+static void long_silence_is_broken(void **state)
+{
+    (void)state;
+    static const mini_case cases[] = {MINI("first", "!sleep 1.6", 1), MINI("second", "!sleep 1.6", 1)};
+    mini_begin(&run, cases, COUNT(cases), "5");
+    mini_run(&run, "", "-j2 --heartbeat 1");
+    assert_non_null(strstr(run.output, "... 1 s, 0 of 2 cases done, running: mini."));
+    const json_t *names = json_object_get(mini_event(&run, "heartbeat", NULL), "running");
+    assert_int_equal(json_array_size(names), 2);
+    mini_end(&run);
+}
+
 static void refuses_to_run_in_ranks(void **state)
 {
     (void)state;
@@ -357,6 +369,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(repro_line_repeats_the_failure),
     CKV_CASE(killed_runner_leaves_its_results),
     CKV_CASE(interrupted_runner_says_so),
+    CKV_CASE(long_silence_is_broken),
     CKV_CASE(refuses_to_run_in_ranks),
 };
 

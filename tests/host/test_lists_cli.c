@@ -231,6 +231,10 @@ static void why_names_the_key_that_fails(void **state)
         "./b.yml:7: not selected: ranges.system_gpu_count: this machine has '1', the list asks for gte 2 (./b.yml:4)\n"
         "./b.yml:12: selected (block ./b.yml:9)\n",
         NULL);
+    workplace_put(&place, "c.yml", "version: 0.0.1\nl0_y:\n- tests: [a.one]\n");
+    workplace_expect(&place, "why --dir . --facts m.json --set stage=none a.one", 0, NULL, ""); /* in every list */
+    assert_int_equal(lines_of(place.out), 3);
+    workplace_expect(&place, "why --dir . a.none", 2, "", "no block of any list names 'a.none'; did you mean 'a.one'?");
     workplace_expect(
         &place, "why --dir . -c l0_x --facts m.json --set system_gpu_count=4 'a.two -k \"x\"'", 0,
         "./b.yml:8: not selected: terms.stage: this machine has 'post_merge', the list asks for 'pre_merge' "

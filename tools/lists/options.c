@@ -51,7 +51,7 @@ static error_t parse_shared(int key, char *argument, struct argp_state *state)
         options->lenient = true;
         return 0;
     case ARGP_KEY_END:
-        return options->context != NULL ? 0 : cli_usage_error("--context NAME is missing");
+        return options->context != NULL || options->any_context ? 0 : cli_usage_error("--context NAME is missing");
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -98,7 +98,7 @@ int lists_load(const char *program, lists_options *options, lists_job *job_out)
     lists_job job = {NULL, {NULL}};
     if (!load_facts(options, &log, &job.facts) || !list_read_folder(&reader, options->folder, &lists) || log.errors > 0)
         return CLI_USAGE;
-    job.context = list_find(&lists, options->context);
+    job.context = options->context != NULL ? list_find(&lists, options->context) : lists.contexts;
     if (job.context == NULL)
         return unknown_context(program, options, &lists);
     *job_out = job;

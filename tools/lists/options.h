@@ -13,6 +13,7 @@ typedef struct lists_options {
     const char *context;
     const char *facts_file; /* NULL: probe this machine */
     bool lenient;
+    bool any_context;   /* a command that may go without --context */
     fact_set overrides; /* --set, the last one of a key wins */
     arena memory;
 } lists_options;
@@ -21,7 +22,7 @@ typedef struct lists_options {
 extern const struct argp lists_options_argp;
 
 typedef struct lists_job {
-    const list_context *context;
+    const list_context *context; /* the one asked for; without --context the first of all */
     fact_set facts;
 } lists_job;
 

@@ -48,6 +48,7 @@ static error_t parse_why(int key, char *argument, struct argp_state *state)
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &options->shared;
+        options->shared.any_context = true;
         return 0;
     case ARGP_KEY_ARG:
         if (options->entry != NULL)
@@ -67,7 +68,8 @@ static const struct argp why_argp = {
     .parser = parse_why,
     .args_doc = "ENTRY",
     .children = shared_child,
-    .doc = "Tell, for each block of a context that names ENTRY, whether it is selected for a machine, or the first key "
+    .doc = "Tell, for each block of a context (without --context: of all lists) that names ENTRY, whether it is "
+           "selected for a machine, or the first key "
            "that "
            "fails with the machine's value and the list's. ENTRY is an entry as written, or the name of a test."
            "\vExample:\n"
@@ -98,23 +100,34 @@ static void explain(const list_block *block, const list_entry *entry, const fact
     printf("selected (block %s:%zu)\n", block->source->name, block->at.line);
 }
 
-static int explain_all(const char *program, const lists_job *job, const char *wanted, bool lenient)
+/* Blocks of the context that name the entry. */
+static size_t explain_context(const list_context *context, const lists_job *job, const char *wanted, bool lenient,
+                              suggestion *near)
 {
-    suggestion near = suggest_begin(wanted);
     size_t blocks = 0;
-    for (const list_block *block = job->context->blocks; block != NULL; block = block->next) {
+    for (const list_block *block = context->blocks; block != NULL; block = block->next) {
         const list_entry *entry = find_entry(block, wanted);
         if (entry != NULL) {
             explain(block, entry, &job->facts, lenient);
             blocks++;
         }
         for (entry = block->entries; entry != NULL && blocks == 0; entry = entry->next)
-            suggest_offer(&near, entry->text);
+            suggest_offer(near, entry->text);
     }
+    return blocks;
+}
+
+static int explain_all(const char *program, const lists_job *job, const why_options *options, const char *wanted)
+{
+    suggestion near = suggest_begin(wanted);
+    bool all = options->shared.context == NULL;
+    size_t blocks = 0;
+    for (const list_context *context = job->context; context != NULL; context = all ? context->next : NULL)
+        blocks += explain_context(context, job, wanted, options->shared.lenient, &near);
     if (blocks > 0)
         return lists_finish(program);
-    cli_error(program, "no block of '%s' names '%s'%s%s%s", job->context->name, wanted,
-              near.best != NULL ? "; did you mean '" : "", near.best != NULL ? near.best : "",
+    cli_error(program, "no block of %s%s%s names '%s'%s%s%s", all ? "any list" : "'", all ? "" : job->context->name,
+              all ? "" : "'", wanted, near.best != NULL ? "; did you mean '" : "", near.best != NULL ? near.best : "",
               near.best != NULL ? "'?" : "");
     return CLI_USAGE;
 }
@@ -133,7 +146,7 @@ int lists_why(int argc, char **argv)
     if (code == CLI_OK)
         code = lists_load(argv[0], &options.shared, &job);
     if (code == CLI_OK)
-        code = explain_all(argv[0], &job, wanted.text, options.shared.lenient);
+        code = explain_all(argv[0], &job, &options, wanted.text);
     arena_free(&options.shared.memory);
     return code;
 }

@@ -21,7 +21,7 @@ enum { MAX_SHARDS = 4096, MAX_REPEAT = 100000, MAX_JOBS = 4096, TESTS_MAX_BYTES 
 typedef struct run_options {
     lists_options shared; /* first: also the input of the shared options */
     const char *build_folder, *cases_file, *out, *durations_path;
-    int64_t jobs, repeat, shards, shard;
+    int64_t jobs, repeat, shards, shard, heartbeat_s;
     bool has_seed, shuffle, dry_run, partial;
     uint64_t seed, shuffle_seed;
     waiver_day today;
@@ -29,7 +29,16 @@ typedef struct run_options {
     size_t num_only;
 } run_options;
 
-enum { OPTION_REPEAT = 0x100, OPTION_SHUFFLE, OPTION_SEED, OPTION_CASES, OPTION_DRY_RUN, OPTION_PARTIAL, OPTION_TODAY };
+enum {
+    OPTION_REPEAT = 0x100,
+    OPTION_HEARTBEAT,
+    OPTION_SHUFFLE,
+    OPTION_SEED,
+    OPTION_CASES,
+    OPTION_DRY_RUN,
+    OPTION_PARTIAL,
+    OPTION_TODAY
+};
 
 static const struct argp_option option_table[] = {
     {"build", 'b', "DIR", 0, "The build folder whose CTest says how each case is run", 0},
@@ -45,6 +54,7 @@ static const struct argp_option option_table[] = {
     {"partial", OPTION_PARTIAL, NULL, 0, "The build leaves parts out on purpose: what it has no case for is skipped",
      0},
     {"dry-run", OPTION_DRY_RUN, NULL, 0, "Print the cases and what each needs, and run nothing", 0},
+    {"heartbeat", OPTION_HEARTBEAT, "SECONDS", 0, "How often to name the running cases (default: 60)", 0},
     {"today", OPTION_TODAY, "YYYY-MM-DD", 0, "The day that waivers are compared with (default: today, UTC)", 0},
     {0},
 };
@@ -127,6 +137,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         return cli_parse_integer("--jobs", argument, 1, MAX_JOBS, &options->jobs);
     case OPTION_REPEAT:
         return cli_parse_integer("--repeat", argument, 1, MAX_REPEAT, &options->repeat);
+    case OPTION_HEARTBEAT:
+        return cli_parse_integer("--heartbeat", argument, 1, 86400, &options->heartbeat_s);
     case OPTION_PARTIAL:
         options->partial = true;
         return 0;
@@ -406,6 +418,7 @@ static int run_context(const char *program, run_options *options)
                        .context = options->shared.context,
                        .build_folder = options->build_folder ? options->build_folder : "",
                        .repeat = (size_t)options->repeat,
+                       .heartbeat_s = (double)options->heartbeat_s,
                        .has_seed = options->has_seed,
                        .seed = options->seed,
                        .partial = options->partial,
@@ -430,7 +443,7 @@ static int run_context(const char *program, run_options *options)
 
 int lists_run(int argc, char **argv)
 {
-    run_options options = {.repeat = 1, .today = waiver_day_of(time(NULL))};
+    run_options options = {.repeat = 1, .heartbeat_s = 60, .today = waiver_day_of(time(NULL))};
     int code = cli_parse(&run_argp, argc, argv, &options);
     if (code == CLI_OK)
         code = run_context(argv[0], &options);

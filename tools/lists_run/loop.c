@@ -13,7 +13,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-static const double heartbeat_s = 60;
 static const int settle_poll_ms = 50;
 
 static volatile sig_atomic_t interruption;
@@ -201,7 +200,7 @@ static void heartbeat(run_state *run, double *next)
 {
     if (run_now() < *next)
         return;
-    *next = run_now() + heartbeat_s;
+    *next = run_now() + run->heartbeat_s;
     json_t *names = json_array();
     for (const run_attempt *one = run->running; one != NULL; one = one->next)
         json_array_append_new(names, run_text(one->of->name));
@@ -226,7 +225,7 @@ static bool give_up_rest(run_state *run)
 static bool run_loop(run_state *run)
 {
     size_t num_waiting = run->plan.count;
-    double next_heartbeat = run_now() + heartbeat_s;
+    double next_heartbeat = run_now() + run->heartbeat_s;
     bool written = write_results(run), changed = false;
     while (written && (num_waiting > 0 || run->running != NULL)) {
         if (interruption && !run->interrupted)

@@ -90,6 +90,9 @@ static void describe(builder *build, plan_case *one)
     if (one->test == NULL)
         return;
     one->timeout_s = one->entry->timeout_minutes > 0 ? 60.0 * one->entry->timeout_minutes : one->test->timeout_s;
+    if (one->entry->timeout_minutes > 0 && one->timeout_s == one->test->timeout_s)
+        fprintf(build->log->stream, "note: TIMEOUT (%u) of '%s' is the deadline it has anyway\n",
+                one->entry->timeout_minutes, one->name);
     one->request = (slot_request){
         .cpus = one->test->processors, .gpus = one->test->gpus, .alone = one->test->alone || one->entry->isolation};
 }

@@ -33,6 +33,7 @@ typedef struct run_state {
     plan plan;
     plan_case **order;
     size_t repeat;
+    double heartbeat_s;
     bool has_seed;
     uint64_t seed;
     slots slots;
