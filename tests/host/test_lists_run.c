@@ -240,8 +240,8 @@ static void order_is_longest_first_or_shuffled(void **state)
         seen[one[i]->order]++;
     for (size_t i = 0; i < CASES; i++)
         assert_int_equal(seen[i], 1);
-    assert_memory_equal(one, same, CASES * sizeof *one);
-    assert_memory_not_equal(one, other, CASES * sizeof *one);
+    assert_memory_equal(one, same, CASES * sizeof(plan_case *));
+    assert_memory_not_equal(one, other, CASES * sizeof(plan_case *));
     arena_free(&memory);
 }
 

@@ -126,9 +126,9 @@ static int explain_all(const char *program, const lists_job *job, const why_opti
         blocks += explain_context(context, job, wanted, options->shared.lenient, &near);
     if (blocks > 0)
         return lists_finish(program);
-    cli_error(program, "no block of %s%s%s names '%s'%s%s%s", all ? "any list" : "'", all ? "" : job->context->name,
-              all ? "" : "'", wanted, near.best != NULL ? "; did you mean '" : "", near.best != NULL ? near.best : "",
-              near.best != NULL ? "'?" : "");
+    cli_error(program, "no block of %s%s%s names '%s'%s%s%s", all ? "any list" : "'",
+              all ? "" : options->shared.context, all ? "" : "'", wanted, near.best != NULL ? "; did you mean '" : "",
+              near.best != NULL ? near.best : "", near.best != NULL ? "'?" : "");
     return CLI_USAGE;
 }
 

@@ -50,7 +50,8 @@ static const struct argp_option option_table[] = {
     {"seed", OPTION_SEED, "SEED", 0, "A seed of its own for each case, from a number or 'random'", 0},
     {"shards", 'N', "N", 0, "Run only one of N parts of about the same duration", 0},
     {"shard", 'I', "I", 0, "Which one, from 1", 0},
-    {"durations", 'D', "PATH", 0, "Seconds of past runs (durations.json of a run, or a folder of them by hardware)", 0},
+    {"durations", 'D', "PATH", 0,
+     "Seconds of past runs: durations.json of a run, or a folder of them by hardware (default: the last run's)", 0},
     {"partial", OPTION_PARTIAL, NULL, 0, "The build leaves parts out on purpose: what it has no case for is skipped",
      0},
     {"dry-run", OPTION_DRY_RUN, NULL, 0, "Print the cases and what each needs, and run nothing", 0},
@@ -221,6 +222,29 @@ static bool check_set_values(const char *program, const run_options *options, co
     return true;
 }
 
+static const char *out_folder(arena *memory, const run_options *options)
+{
+    if (options->out != NULL || options->build_folder == NULL)
+        return options->out;
+    return arena_format(memory, "%s/results", options->build_folder);
+}
+
+/* Those asked for; otherwise those of the last run with the same folder of results, if they can be read. */
+static bool read_durations(arena *memory, diagnostics *log, const run_options *options, const fact_set *facts,
+                           fact_set *durations)
+{
+    const char *out = out_folder(memory, options);
+    if (options->durations_path != NULL) {
+        const char *file = durations_file(memory, options->durations_path, facts);
+        return file == NULL || durations_read(memory, log, file, durations);
+    }
+    const char *last = out != NULL ? arena_format(memory, "%s/durations.json", out) : "";
+    diagnostics ignored = {.stream = log->stream};
+    if (access(last, R_OK) == 0 && !durations_read(memory, &ignored, last, durations))
+        *durations = (fact_set){NULL};
+    return true;
+}
+
 static int make_plan(const char *program, run_options *options, lists_job *job, fact_set *durations, plan *plan_out)
 {
     arena *memory = &options->shared.memory;
@@ -233,10 +257,8 @@ static int make_plan(const char *program, run_options *options, lists_job *job, 
         return code;
     bool read = options->cases_file != NULL ? text_read(memory, &log, options->cases_file, TESTS_MAX_BYTES, &source)
                                             : ctest_ask(memory, &log, options->build_folder, &source);
-    const char *file =
-        options->durations_path != NULL ? durations_file(memory, options->durations_path, &job->facts) : NULL;
     if (!read || !ctest_read(memory, &log, &source, &tests) || !read_names(memory, &log, options, &tests, &names) ||
-        (file != NULL && !durations_read(memory, &log, file, durations)))
+        !read_durations(memory, &log, options, &job->facts, durations))
         return CLI_USAGE;
     selection chosen = select_entries(memory, &log, job->context, &job->facts, options->shared.lenient);
     if (chosen.count == 0 && !check_set_values(program, options, job->context))
@@ -264,7 +286,7 @@ static int usable_cpus(void)
 /* Make the folder of the results, and forget the logs of an earlier run in it. */
 static bool make_out(run_state *run, const run_options *options)
 {
-    const char *out = options->out != NULL ? options->out : arena_format(run->memory, "%s/results", run->build_folder);
+    const char *out = out_folder(run->memory, options);
     char *absolute = harness_folder_make(out) ? realpath(out, NULL) : NULL;
     if (absolute == NULL)
         return false;

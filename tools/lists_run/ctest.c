@@ -33,15 +33,13 @@ static const char *ctest_program(void)
 
 static char *quoted(arena *memory, const char *text)
 {
+    static const char escaped[] = "'\\''";
     char *out = arena_alloc(memory, 4 * strlen(text) + 3), *at = out;
     *at++ = '\'';
     for (; *text != '\0'; text++) {
-        if (*text == '\'') {
-            memcpy(at, "'\\''", 4);
-            at += 4;
-        } else {
-            *at++ = *text;
-        }
+        const char *from = *text == '\'' ? escaped : (const char[]){*text, '\0'};
+        while (*from != '\0')
+            *at++ = *from++;
     }
     *at = '\'';
     return out;

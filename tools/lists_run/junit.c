@@ -178,33 +178,37 @@ static void put_case(FILE *stream, const char *suite, const junit_case *one)
     fputs("    </testcase>\n", stream);
 }
 
+static bool append(junit *report, const char *text, size_t bytes)
+{
+    if (report->cases_bytes + bytes > report->capacity) {
+        size_t capacity = 2 * (report->cases_bytes + bytes);
+        char *larger = realloc(report->cases, capacity);
+        if (larger == NULL)
+            return false;
+        report->cases = larger;
+        report->capacity = capacity;
+    }
+    memcpy(report->cases + report->cases_bytes, text, bytes);
+    report->cases_bytes += bytes;
+    return true;
+}
+
 bool junit_add(junit *report, const junit_case *one)
 {
+    const char *element = element_of(one->verdict);
     char *text = NULL;
     size_t bytes = 0;
     FILE *stream = open_memstream(&text, &bytes);
     if (stream == NULL)
         return false;
     put_case(stream, report->suite, one);
-    bool written = fclose(stream) == 0;
-    if (written && report->cases_bytes + bytes > report->capacity) {
-        size_t capacity = 2 * (report->cases_bytes + bytes);
-        char *larger = realloc(report->cases, capacity);
-        written = larger != NULL;
-        report->cases = written ? larger : report->cases;
-        report->capacity = written ? capacity : report->capacity;
-    }
-    if (written) {
-        const char *element = element_of(one->verdict);
-        memcpy(report->cases + report->cases_bytes, text, bytes);
-        report->cases_bytes += bytes;
-        report->tests++;
-        report->failures += element != NULL && strcmp(element, "failure") == 0;
-        report->errors += element != NULL && strcmp(element, "error") == 0;
-        report->skipped += element != NULL && strcmp(element, "skipped") == 0;
-        report->seconds += one->seconds;
-    }
+    bool written = fclose(stream) == 0 && append(report, text, bytes);
     free(text);
+    report->tests++;
+    report->failures += element != NULL && strcmp(element, "failure") == 0;
+    report->errors += element != NULL && strcmp(element, "error") == 0;
+    report->skipped += element != NULL && strcmp(element, "skipped") == 0;
+    report->seconds += one->seconds;
     return written;
 }
 

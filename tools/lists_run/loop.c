@@ -150,7 +150,7 @@ static bool finish(run_state *run, run_attempt *attempt)
 static bool collect(run_state *run, int limit_ms, bool *changed)
 {
     struct pollfd *ends = calloc(run->num_running + 1, sizeof *ends);
-    run_attempt **attempts = calloc(run->num_running + 1, sizeof *attempts);
+    run_attempt **attempts = calloc(run->num_running + 1, sizeof(run_attempt *));
     size_t count = 0;
     bool written = ends != NULL && attempts != NULL;
     for (run_attempt *one = run->running; written && one != NULL; one = one->next) {

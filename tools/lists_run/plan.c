@@ -223,7 +223,7 @@ plan_case **plan_order(arena *memory, plan *all, bool shuffle, uint64_t seed)
     for (size_t i = 0; i < all->count; i++)
         order[i] = &all->cases[i];
     if (!shuffle) {
-        qsort(order, all->count, sizeof *order, by_length);
+        qsort(order, all->count, sizeof(plan_case *), by_length);
         return order;
     }
     for (size_t i = all->count; i > 1; i--) {
