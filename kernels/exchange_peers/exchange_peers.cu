@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/exchange_peers/exchange_peers.h"
 
+#include "kernels/common/divisor.cuh"
 #include "kernels/common/launch.cuh"
 
 namespace
@@ -84,22 +85,30 @@ __device__ bool await_peers(const ckv_exchange_peers_params &params, uint32_t ep
     return __syncthreads_and(there);
 }
 
-/* A tensor in vectors. Tile t of a shard is the same vectors on the rank that sends it and on the one that gets it. */
+/* A tensor in vectors: of a head, and of one token in a slice. */
 struct tensor_vectors {
-    unsigned row, slice; /* of a head, of a token's heads for one peer */
-    unsigned all, tiles; /* of a rank's tokens */
+    ckv::divisor row, slice;
+    unsigned row_count, slice_count;
 };
 
-template <typename VECTOR>
-__device__ tensor_vectors count_vectors(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor,
-                                        int rank)
+struct vector_plan {
+    tensor_vectors tensors[CKV_EXCHANGE_MAX_TENSORS];
+    unsigned remote_blocks;
+};
+
+/* One vector of a slice. */
+struct vector_place {
+    unsigned token, head, within;
+};
+
+__device__ vector_place place_of(const tensor_vectors &v, unsigned vector)
 {
-    tensor_vectors count;
-    count.row = static_cast<unsigned>(tensor.row_bytes / static_cast<int64_t>(sizeof(VECTOR)));
-    count.slice = static_cast<unsigned>(tensor.slice_heads) * count.row;
-    count.all = static_cast<unsigned>(ckv_peer_tokens(&params, rank)) * count.slice;
-    count.tiles = (count.all + TILE_VECTORS - 1) / TILE_VECTORS;
-    return count;
+    vector_place place;
+    place.token = ckv::divide(vector, v.slice);
+    unsigned in_token = vector - place.token * v.slice_count;
+    place.head = ckv::divide(in_token, v.row);
+    place.within = in_token - place.head * v.row_count;
+    return place;
 }
 
 /* Where the tokens of `rank` lie in the slice of `peer`. */
@@ -110,45 +119,61 @@ __device__ VECTOR *slice_of(const ckv_exchange_peers_params &params, const ckv_p
                                       ckv_peer_first_token(&params, rank) * tensor.slice_heads * tensor.row_bytes);
 }
 
-/* Dense on the peer's side, wherever they lie in the shard. */
-template <typename VECTOR, bool PULL>
-__device__ void move_tile(const ckv_peer_tensor &tensor, char *shard, VECTOR *slice, const tensor_vectors &count,
-                          unsigned tile)
+/* The tiles of this warp among those of all tensors of a rank's tokens, one tensor after the other; the same tile falls
+ * to the same block on the rank that sends it and on the one that gets it. work(tensor, first vector, vectors). */
+template <typename WORK>
+__device__ void for_each_tile(const ckv_exchange_peers_params &params, const vector_plan &plan, int rank,
+                              unsigned block, unsigned blocks, const WORK &work)
 {
-    unsigned first = tile * TILE_VECTORS + threadIdx.x % ckv::WARP;
+    unsigned warps = blocks * WARPS, tile = (threadIdx.x / ckv::WARP) * blocks + block;
+    unsigned tokens = static_cast<unsigned>(ckv_peer_tokens(&params, rank));
+    for (int i = 0; i < static_cast<int>(params.num_tensors); i++) {
+        unsigned vectors = tokens * plan.tensors[i].slice_count;
+        unsigned tiles = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
+        for (; tile < tiles; tile += warps)
+            work(i, tile * TILE_VECTORS + threadIdx.x % ckv::WARP, vectors);
+        tile -= tiles;
+    }
+}
+
+/* LOADS vectors between a shard, where they lie anyhow, and the peer's side, where they are dense. */
+template <typename VECTOR, bool PULL>
+__device__ void move_vectors(const ckv_peer_tensor &tensor, const tensor_vectors &v, char *shard, VECTOR *slice,
+                             unsigned first, unsigned vectors)
+{
     VECTOR *strided[LOADS], held[LOADS];
 #pragma unroll
     for (int n = 0; n < LOADS; n++) {
-        unsigned vector = first + n * ckv::WARP, token = vector / count.slice;
-        unsigned within = vector - token * count.slice, head = within / count.row;
-        strided[n] =
-            reinterpret_cast<VECTOR *>(shard + token * tensor.token_stride_bytes + head * tensor.head_stride_bytes) +
-            (within - head * count.row);
-        if (vector < count.all)
+        unsigned vector = first + n * ckv::WARP;
+        vector_place place = place_of(v, vector);
+        strided[n] = reinterpret_cast<VECTOR *>(shard + place.token * tensor.token_stride_bytes +
+                                                place.head * tensor.head_stride_bytes) +
+                     place.within;
+        if (vector < vectors)
             held[n] = PULL ? slice[vector] : *strided[n];
     }
 #pragma unroll
     for (int n = 0; n < LOADS; n++) {
         unsigned vector = first + n * ckv::WARP;
-        if (vector < count.all)
+        if (vector < vectors)
             *(PULL ? strided[n] : slice + vector) = held[n];
     }
 }
 
-/* All tensors between this rank's shard and one peer, tile by tile over the warps of `blocks` blocks. */
+/* All tensors between this rank's shard and one peer. */
 template <typename VECTOR, bool PULL>
-__device__ void move_slices(const ckv_exchange_peers_params &params, int peer, unsigned block, unsigned blocks)
+__device__ void move_slices(const ckv_exchange_peers_params &params, const vector_plan &plan, int peer, unsigned block,
+                            unsigned blocks)
 {
-    unsigned warps = blocks * WARPS, warp = (threadIdx.x / ckv::WARP) * blocks + block;
-    for (int64_t i = 0; i < params.num_tensors; i++) {
+    for_each_tile(params, plan, params.rank, block, blocks, [&](int i, unsigned first, unsigned vectors) {
         const ckv_peer_tensor &tensor = params.tensors[i];
-        tensor_vectors count = count_vectors<VECTOR>(params, tensor, params.rank);
-        VECTOR *slice = slice_of<VECTOR>(params, tensor, peer, params.rank);
-        char *shard = static_cast<char *>(tensor.shard) +
-                      (peer * tensor.heads / params.ranks + tensor.first_head) * tensor.head_stride_bytes;
-        for (unsigned tile = warp; tile < count.tiles; tile += warps)
-            move_tile<VECTOR, PULL>(tensor, shard, slice, count, tile);
-    }
+        unsigned first_head =
+            static_cast<unsigned>(peer) * static_cast<unsigned>(tensor.heads) / static_cast<unsigned>(params.ranks) +
+            static_cast<unsigned>(tensor.first_head);
+        move_vectors<VECTOR, PULL>(tensor, plan.tensors[i],
+                                   static_cast<char *>(tensor.shard) + first_head * tensor.head_stride_bytes,
+                                   slice_of<VECTOR>(params, tensor, peer, params.rank), first, vectors);
+    });
 }
 
 /* Where a vector goes whose place in slot 0 is `plane`; nullptr: nowhere. */
@@ -160,22 +185,21 @@ __device__ char *in_slot(const ckv_peer_pages &pages, char *plane, int64_t slot)
            ckv_in_page(slot, pages.tokens_per_page) * pages.slot_stride;
 }
 
-/* PAGE_LOADS vectors at a time, whose slots take the registers that more would need. */
+/* PAGE_LOADS vectors on to the pages; their slots take the registers that more would need. */
 template <typename VECTOR>
-__device__ void page_vectors(const ckv_exchange_peers_params &params, const ckv_peer_tensor &tensor,
-                             const VECTOR *slice, int64_t first_token, const tensor_vectors &count, unsigned first)
+__device__ void page_vectors(const ckv_peer_pages &pages, void *tensor_plane, const tensor_vectors &v,
+                             const VECTOR *slice, int64_t first_token, unsigned first, unsigned vectors)
 {
-    const ckv_peer_pages &pages = params.pages;
     VECTOR held[PAGE_LOADS];
     char *home[PAGE_LOADS], *own[PAGE_LOADS];
 #pragma unroll
     for (int n = 0; n < PAGE_LOADS; n++) {
-        unsigned vector = first + n * ckv::WARP, in_token = vector / count.slice;
-        unsigned within = vector - in_token * count.slice, head = within / count.row;
-        int64_t token = first_token + in_token;
-        bool real = vector < count.all && token < pages.tokens;
-        char *plane = static_cast<char *>(tensor.plane) + head * pages.head_stride +
-                      static_cast<int64_t>(within - head * count.row) * static_cast<int64_t>(sizeof(VECTOR));
+        unsigned vector = first + n * ckv::WARP;
+        vector_place place = place_of(v, vector);
+        int64_t token = first_token + place.token;
+        bool real = vector < vectors && token < pages.tokens;
+        char *plane = static_cast<char *>(tensor_plane) + place.head * pages.head_stride +
+                      static_cast<int64_t>(place.within) * static_cast<int64_t>(sizeof(VECTOR));
         home[n] = real ? in_slot(pages, plane, pages.home[token]) : nullptr;
         own[n] = real ? in_slot(pages, plane, pages.own[token]) : nullptr;
         if (real)
@@ -190,65 +214,65 @@ __device__ void page_vectors(const ckv_exchange_peers_params &params, const ckv_
     }
 }
 
-/* The tiles that came from `rank`, on to the pages: those that this block's namesake there has sent; of this rank,
- * those that the same threads have just moved. */
+/* What came from `rank`, on to the pages: of a peer, what this block's namesake there has sent; of this rank, what the
+ * same threads have just moved. */
 template <typename VECTOR>
-__device__ void fill_pages(const ckv_exchange_peers_params &params, int rank, unsigned block, unsigned blocks)
+__device__ void fill_pages(const ckv_exchange_peers_params &params, const vector_plan &plan, int rank, unsigned block,
+                           unsigned blocks)
 {
-    unsigned warps = blocks * WARPS, warp = (threadIdx.x / ckv::WARP) * blocks + block;
-    for (int64_t i = 0; i < params.num_tensors; i++) {
+    for_each_tile(params, plan, rank, block, blocks, [&](int i, unsigned first, unsigned vectors) {
         const ckv_peer_tensor &tensor = params.tensors[i];
         if (tensor.plane == nullptr)
-            continue;
-        tensor_vectors count = count_vectors<VECTOR>(params, tensor, rank);
+            return;
         const VECTOR *slice = slice_of<VECTOR>(params, tensor, params.rank, rank);
-        for (unsigned tile = warp; tile < count.tiles; tile += warps)
 #pragma unroll 1
-            for (unsigned n = 0; n < LOADS; n += PAGE_LOADS)
-                page_vectors(params, tensor, slice, ckv_peer_first_token(&params, rank), count,
-                             tile * TILE_VECTORS + n * ckv::WARP + threadIdx.x % ckv::WARP);
-    }
+        for (unsigned n = 0; n < LOADS; n += PAGE_LOADS)
+            page_vectors(params.pages, tensor.plane, plan.tensors[i], slice, ckv_peer_first_token(&params, rank),
+                         first + n * ckv::WARP, vectors);
+    });
 }
 
 /* What the first `remote_blocks` blocks do: all that concerns other ranks. */
 template <typename VECTOR, bool PULL>
-__device__ void serve_peers(const ckv_exchange_peers_params &params, unsigned remote_blocks)
+__device__ void serve_peers(const ckv_exchange_peers_params &params, const vector_plan &plan)
 {
     uint32_t epoch = *static_cast<volatile uint32_t *>(params.meeting.epochs + blockIdx.x) + 1;
     for (int step = 1; !PULL && step < params.ranks; step++)
-        move_slices<VECTOR, PULL>(params, (params.rank + step) % params.ranks, blockIdx.x, remote_blocks);
+        move_slices<VECTOR, PULL>(params, plan, (params.rank + step) % params.ranks, blockIdx.x, plan.remote_blocks);
     __syncthreads();
     arrive(params, epoch);
     bool there = await_peers(params, epoch);
     for (int step = 1; there && step < params.ranks; step++) {
         int peer = (params.rank + step) % params.ranks;
         if (PULL)
-            move_slices<VECTOR, PULL>(params, peer, blockIdx.x, remote_blocks);
+            move_slices<VECTOR, PULL>(params, plan, peer, blockIdx.x, plan.remote_blocks);
         else if (params.pages.tokens > 0)
-            fill_pages<VECTOR>(params, peer, blockIdx.x, remote_blocks);
+            fill_pages<VECTOR>(params, plan, peer, blockIdx.x, plan.remote_blocks);
     }
     if (threadIdx.x == 0)
         params.meeting.epochs[blockIdx.x] = epoch;
 }
 
-/* Grid: remote_blocks and then local ones in one dimension, as many on every rank; block: THREADS; no shared memory.
- * Both sides and all strides aligned to VECTOR. Every vector is read and written by one thread of the grid. */
+/* Grid: remote blocks and then local ones in one dimension, as many on every rank; block: THREADS; no shared memory.
+ * Both sides and all strides aligned to VECTOR. Every vector is read and written by one thread of the grid. The next
+ * launch may take its place while this one runs; it waits for the end. */
 template <typename VECTOR, bool PULL>
 __global__ void __launch_bounds__(THREADS, 2)
-    exchange(const __grid_constant__ ckv_exchange_peers_params params, unsigned remote_blocks)
+    exchange(const __grid_constant__ ckv_exchange_peers_params params, const __grid_constant__ vector_plan plan)
 {
     cudaGridDependencySynchronize();
-    if (blockIdx.x < remote_blocks) {
-        serve_peers<VECTOR, PULL>(params, remote_blocks);
+    cudaTriggerProgrammaticLaunchCompletion();
+    if (blockIdx.x < plan.remote_blocks) {
+        serve_peers<VECTOR, PULL>(params, plan);
         return;
     }
-    unsigned block = blockIdx.x - remote_blocks, blocks = gridDim.x - remote_blocks;
-    move_slices<VECTOR, PULL>(params, params.rank, block, blocks);
+    unsigned block = blockIdx.x - plan.remote_blocks, blocks = gridDim.x - plan.remote_blocks;
+    move_slices<VECTOR, PULL>(params, plan, params.rank, block, blocks);
     if (!PULL && params.pages.tokens > 0)
-        fill_pages<VECTOR>(params, params.rank, block, blocks);
+        fill_pages<VECTOR>(params, plan, params.rank, block, blocks);
 }
 
-using exchange_kernel = void (*)(ckv_exchange_peers_params, unsigned);
+using exchange_kernel = void (*)(ckv_exchange_peers_params, vector_plan);
 const exchange_kernel kernels[2][ckv::NUM_VECTORS] = {
     {exchange<uint4, false>, exchange<uint2, false>, exchange<uint32_t, false>, exchange<uint16_t, false>,
      exchange<uint8_t, false>},
@@ -292,15 +316,23 @@ uint64_t alignment_bits(const ckv_exchange_peers_params *params)
 ckv_status ckv_exchange_peers_cuda(const ckv_exchange_peers_params *params, ckv_stream stream)
 {
     int row = ckv::vector_row(alignment_bits(params));
+    int64_t blocks = blocks_of(params);
+    vector_plan plan{};
+    plan.remote_blocks = static_cast<unsigned>(remote_blocks_of(params, blocks));
     for (int64_t i = 0; i < params->num_tensors; i++) {
         const ckv_peer_tensor &tensor = params->tensors[i];
-        int64_t vectors = ckv_peer_tokens(params, 0) * tensor.slice_heads * (tensor.row_bytes / ckv::vector_bytes(row));
+        int64_t row_vectors = tensor.row_bytes / ckv::vector_bytes(row),
+                slice_vectors = tensor.slice_heads * row_vectors;
+        int64_t vectors = (ckv_peer_tokens(params, 0) + 1) * slice_vectors;
         if (vectors > INT32_MAX - TILE_VECTORS)
             return ckv_fail(CKV_ERROR_UNSUPPORTED,
                             "exchange_peers: %" PRId64 " vectors of %" PRId64 " bytes between two ranks are too many",
                             vectors, ckv::vector_bytes(row));
+        plan.tensors[i].row_count = static_cast<unsigned>(row_vectors);
+        plan.tensors[i].slice_count = static_cast<unsigned>(slice_vectors);
+        plan.tensors[i].row = ckv::divisor_of(plan.tensors[i].row_count);
+        plan.tensors[i].slice = ckv::divisor_of(plan.tensors[i].slice_count);
     }
-    int64_t blocks = blocks_of(params);
     cudaLaunchAttribute attribute = ckv::overlapping();
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
@@ -308,7 +340,6 @@ ckv_status ckv_exchange_peers_cuda(const ckv_exchange_peers_params *params, ckv_
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return ckv_cuda_status(cudaLaunchKernelEx(&config, kernels[params->pull != 0][row], *params,
-                                              static_cast<unsigned>(remote_blocks_of(params, blocks))),
+    return ckv_cuda_status(cudaLaunchKernelEx(&config, kernels[params->pull != 0][row], *params, plan),
                            "exchange_peers: launch");
 }

@@ -7,6 +7,7 @@
 
 #include <ckv/mpi.h>
 #include <ckv/nccl.h>
+#include <stdlib.h>
 
 void gpu_need(int gpus)
 {
@@ -17,10 +18,24 @@ void gpu_need(int gpus)
         ckv_test_skip("the case needs %d GPUs; this machine shows %d", gpus, devices);
 }
 
+/* GPUs that a runner has given to the ranks of the case; each rank sees its own and no other. */
+static int given_gpus(void)
+{
+    const char *gpus = getenv("CKV_TEST_RANK_GPUS");
+    int count = gpus != NULL && gpus[0] != '\0';
+    for (; gpus != NULL && gpus[0] != '\0'; gpus++)
+        count += *gpus == ',';
+    return count;
+}
+
 void gpu_take_own(void)
 {
-    gpu_need(ckv_test_ranks());
-    assert_cuda(cudaSetDevice(ckv_test_rank()));
+    int given = given_gpus();
+    if (given == 0)
+        gpu_need(ckv_test_ranks());
+    else if (given < ckv_test_ranks())
+        ckv_test_skip("the case needs %d GPUs; it was given %d", ckv_test_ranks(), given);
+    assert_cuda(cudaSetDevice(given > 0 ? 0 : ckv_test_rank()));
 }
 
 ckv_status gpu_create_nccl(ckv_comm *host, int64_t timeout_ms, ckv_comm **comm_out)
