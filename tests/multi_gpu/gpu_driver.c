@@ -7,7 +7,9 @@
 
 #include <ckv/mpi.h>
 #include <ckv/nccl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 void gpu_need(int gpus)
 {
@@ -36,6 +38,18 @@ void gpu_take_own(void)
     else if (given < ckv_test_ranks())
         ckv_test_skip("the case needs %d GPUs; it was given %d", ckv_test_ranks(), given);
     assert_cuda(cudaSetDevice(given > 0 ? 0 : ckv_test_rank()));
+}
+
+void gpu_share_one(void)
+{
+    const char *gpus = getenv("CKV_TEST_RANK_GPUS");
+    char first[128];
+    if (given_gpus() > 0) {
+        snprintf(first, sizeof first, "%.*s", (int)strcspn(gpus, ","), gpus);
+        setenv("CUDA_VISIBLE_DEVICES", first, 1);
+    }
+    gpu_need(1);
+    assert_cuda(cudaSetDevice(0));
 }
 
 ckv_status gpu_create_nccl(ckv_comm *host, int64_t timeout_ms, ckv_comm **comm_out)

@@ -20,6 +20,9 @@ void gpu_need(int gpus);
 /* Make a GPU of its own current on every rank; the case is skipped where there are too few. */
 void gpu_take_own(void);
 
+/* Make one GPU current on all ranks; before anything of the process starts CUDA. */
+void gpu_share_one(void);
+
 /* Run the body with a communicator for the case; it fails as the body reports. */
 void gpu_run(gpu_transport transport, int64_t timeout_ms, rank_body body);
 

@@ -209,8 +209,7 @@ static void ranks_on_one_gpu_are_refused(void **state)
 {
     (void)state;
     ckv_comm *host = NULL, *comm = NULL;
-    gpu_need(1);
-    assert_cuda(cudaSetDevice(0));
+    gpu_share_one();
     assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), GPU_DEADLINE_MS, &host));
     if (ckv_test_ranks() > 1) {
         assert_status(ckv_comm_create_nccl(host, NULL, &comm), CKV_ERROR_INVALID);
