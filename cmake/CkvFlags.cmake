@@ -3,7 +3,8 @@
 add_library(ckv_flags INTERFACE)
 set(CMAKE_C_STANDARD 11)
 set(CMAKE_C_STANDARD_REQUIRED ON)
-target_compile_definitions(ckv_flags INTERFACE _GNU_SOURCE $<$<BOOL:${CKV_CHECKS}>:CKV_CHECKS=1>)
+target_compile_definitions(ckv_flags INTERFACE _GNU_SOURCE $<$<BOOL:${CKV_CHECKS}>:CKV_CHECKS=1>
+  $<$<BOOL:${CKV_MUTANTS}>:CKV_MUTANTS=1>)
 target_compile_options(ckv_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes
     -Wpointer-arith -Wcast-qual -Wundef -Wformat=2 -Wvla -fno-common>

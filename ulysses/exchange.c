@@ -5,6 +5,7 @@
 #include "lib/device/device.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@
 #include <string.h>
 
 enum { BOX_ALIGNMENT = 256 };
+
+static ckv_ulysses_heads heads_of_the_process; /* of a mutant alone */
 
 static const ckv_exchange_path *const paths[] = {&ckv_exchange_fused, &ckv_exchange_sendrecv};
 enum { NUM_PATHS = sizeof paths / sizeof paths[0] };
@@ -68,7 +71,7 @@ static ckv_status choose_path(ckv_exchange *exchange, const char *wish)
 static ckv_status check_wish(const char *wish, int64_t *index_out)
 {
     *index_out = 0;
-    if (strcmp(wish, "auto") == 0)
+    if (strcmp(wish, "auto") == 0 || CKV_MUTANT(wishes_unread))
         return CKV_OK;
     for (int64_t i = 0; i < NUM_PATHS; i++)
         if (strcmp(wish, paths[i]->name) == 0) {
@@ -102,6 +105,8 @@ ckv_status ckv_exchange_create(ckv_comm *comm, const ckv_device *device, const c
                                .vector_bytes = vector_bytes,
                                .parts = parts,
                                .transfers = transfers};
+    if (CKV_MUTANT(heads_of_the_process))
+        heads_of_the_process = *heads;
     status = choose_path(exchange, wish);
     if (status == CKV_OK)
         *exchange_out = exchange;
@@ -126,8 +131,9 @@ void ckv_exchange_destroy(ckv_exchange **exchange_at)
 
 int64_t ckv_exchange_part_heads(const ckv_exchange *exchange, enum ckv_place place)
 {
+    const ckv_ulysses_heads *heads = CKV_MUTATE(heads_of_the_process, &heads_of_the_process, &exchange->heads);
     int is_kv = place == CKV_PLACE_K || place == CKV_PLACE_V;
-    return (is_kv ? exchange->heads.rank_kv_heads : exchange->heads.rank_q_heads) / exchange->parts;
+    return (is_kv ? heads->rank_kv_heads : heads->rank_q_heads) / exchange->parts;
 }
 
 static int64_t place_vector_bytes(const ckv_exchange *exchange, enum ckv_place place)
@@ -164,7 +170,7 @@ ckv_status ckv_exchange_make_plan(const ckv_exchange *exchange, const ckv_ulysse
 ckv_status ckv_exchange_reserve(ckv_exchange *exchange, const ckv_exchange_plan *plan, ckv_stream stream)
 {
     int capturing = 0;
-    if (plan->box_bytes <= exchange->capacity_bytes)
+    if (plan->box_bytes <= exchange->capacity_bytes || (CKV_MUTANT(memory_never_grows) && exchange->slices != NULL))
         return CKV_OK;
     ckv_status status = exchange->device->is_capturing(stream, &capturing);
     if (status == CKV_OK && capturing)

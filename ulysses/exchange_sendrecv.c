@@ -5,6 +5,7 @@
 
 #include "lib/device/device.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 static ckv_status sendrecv_reserve(ckv_exchange *exchange, int64_t box_bytes, ckv_stream stream)
 {
@@ -68,9 +69,10 @@ static ckv_status carry(const ckv_exchange *exchange, const ckv_exchange_plan *p
         enum ckv_place place = tensors[i].place;
         int64_t token_bytes = plan->token_bytes[place], message_bytes = plan->rows * token_bytes;
         for (int64_t peer = 0; peer < ranks; peer++) {
+            int64_t source = CKV_MUTANT(shards_reversed) && !back ? ranks - 1 - peer : peer;
             char *message = messages_of(exchange, plan, place, part) + peer * message_bytes;
             char *slice = (char *)ckv_exchange_slice(exchange, plan, place, part) +
-                          ckv_ulysses_shard_start(&plan->shards, peer) * token_bytes;
+                          ckv_ulysses_shard_start(&plan->shards, source) * token_bytes;
             int64_t slice_bytes = ckv_ulysses_shard_rows(&plan->shards, peer) * token_bytes;
             exchange->transfers[i * ranks + peer] =
                 back ? (ckv_comm_transfer){slice, slice_bytes, message, message_bytes}

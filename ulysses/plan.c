@@ -3,6 +3,7 @@
 
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 ckv_status ckv_ulysses_plan_heads(int64_t q_heads, int64_t kv_heads, int64_t head_dim, int64_t ranks,
                                   ckv_ulysses_heads *heads_out)
@@ -14,7 +15,7 @@ ckv_status ckv_ulysses_plan_heads(int64_t q_heads, int64_t kv_heads, int64_t hea
     if (q_heads % kv_heads != 0)
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: %lld query heads are no multiple of %lld K/V heads",
                         (long long)q_heads, (long long)kv_heads);
-    if (q_heads % ranks != 0)
+    if (CKV_MUTATE(evenness_of_local_heads, q_heads / ranks, q_heads) % ranks != 0)
         return ckv_fail(CKV_ERROR_UNSUPPORTED, "ulysses: %lld query heads on %lld ranks; they must divide by the ranks",
                         (long long)q_heads, (long long)ranks);
     if (kv_heads % ranks != 0 && ranks % kv_heads != 0)
@@ -35,7 +36,9 @@ ckv_status ckv_ulysses_plan_heads(int64_t q_heads, int64_t kv_heads, int64_t hea
 
 ckv_ulysses_shards ckv_ulysses_split(ckv_sharding sharding, int64_t seq_len, int64_t ranks)
 {
-    int64_t rest = seq_len % ranks;
+    int64_t rest = CKV_MUTATE(unpadded_rest_dropped, 0, seq_len % ranks);
+    if (CKV_MUTANT(padding_as_remainder) && sharding == CKV_SHARDS_PADDED)
+        return (ckv_ulysses_shards){.ranks = ranks, .base_rows = (seq_len + rest) / ranks};
     if (sharding == CKV_SHARDS_UNPADDED)
         return (ckv_ulysses_shards){.ranks = ranks, .base_rows = seq_len / ranks, .long_ranks = rest};
     return (ckv_ulysses_shards){.ranks = ranks, .base_rows = seq_len / ranks + (rest > 0)};
@@ -67,7 +70,7 @@ ckv_status ckv_ulysses_plan_shards(ckv_sharding sharding, int64_t seq_len, int64
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: %lld rows on each of %lld ranks; rows must be at least %d",
                         (long long)rows, (long long)ranks, sharding == CKV_SHARDS_PADDED);
     if (sharding == CKV_SHARDS_PADDED) {
-        if (seq_len > padded || seq_len <= padded - ranks)
+        if (!CKV_MUTANT(seq_len_unbounded) && (seq_len > padded || seq_len <= padded - ranks))
             return refuse_padded(seq_len, rows, ranks, padded);
         *shards_out = (ckv_ulysses_shards){.ranks = ranks, .base_rows = rows};
         return CKV_OK;

@@ -17,6 +17,7 @@
 #include "lib/device/device.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 #include "ulysses/exchange.h"
 
 #include <inttypes.h>
@@ -162,7 +163,7 @@ static ckv_status check_cache(const ckv_ulysses *ulysses, const ckv_cache *cache
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: cache must not be NULL");
     const ckv_pool_config *pool = ckv_pool_get_config(ckv_cache_pool(cache));
     const ckv_ulysses_heads *heads = &ulysses->heads;
-    if (pool->kv_heads != heads->rank_kv_heads)
+    if (!CKV_MUTANT(cache_heads_unchecked) && pool->kv_heads != heads->rank_kv_heads)
         return ckv_fail(CKV_ERROR_INVALID,
                         "ulysses: the cache has %" PRId64 " K/V heads; %" PRId64 " over %" PRId64 " ranks make %" PRId64
                         " on each",
@@ -207,9 +208,12 @@ static ckv_attention_args part_args(const ckv_ulysses *ulysses, const ckv_exchan
     int64_t kv_heads = ckv_exchange_part_heads(exchange, CKV_PLACE_K), head_dim = ulysses->heads.head_dim;
     ckv_attention_args local = *args;
     local.q_heads = q_heads;
-    local.first_kv_head = part * kv_heads;
+    local.first_kv_head = CKV_MUTATE(parts_share_a_head, 0, part * kv_heads);
     local.kv_heads = kv_heads;
     local.rows = ckv_ulysses_total_rows(&plan->shards);
+    local.seq_len = CKV_MUTATE(seq_len_of_the_shard, plan->rows, local.seq_len);
+    local.seq_len = CKV_MUTATE(seq_len_with_padding, local.rows, local.seq_len);
+    local.seq_len = CKV_MUTATE(seq_len_rounded_down, local.seq_len - local.seq_len % plan->shards.ranks, local.seq_len);
     local.q = ckv_exchange_slice(exchange, plan, CKV_PLACE_Q, part);
     local.kv = ckv_kv_dense(ckv_exchange_slice(exchange, plan, CKV_PLACE_K, part),
                             ckv_exchange_slice(exchange, plan, CKV_PLACE_V, part), kv_heads, head_dim);
@@ -235,7 +239,7 @@ static ckv_status agree(const ckv_ulysses *ulysses, const ckv_attention_args *ar
                         ckv_status status)
 {
     if (status != CKV_OK)
-        return ckv_comm_agree(ulysses->comm, status);
+        return CKV_MUTATE(refusal_without_agreement, status, ckv_comm_agree(ulysses->comm, status));
     ckv_cache_state state = ckv_cache_get_state(args->cache);
     int64_t scale_bits;
     memcpy(&scale_bits, &args->scale, sizeof scale_bits);
@@ -294,7 +298,8 @@ static ckv_status come_back(const ckv_ulysses *ulysses, const ckv_exchange_plan 
         {CKV_PLACE_OUT, args->out, args->out_token_stride * element, args->out_head_stride * element},
         {CKV_PLACE_LSE, args->lse, args->q_heads * (int64_t)sizeof(float), sizeof(float)},
     };
-    return ulysses->exchange->path->back(ulysses->exchange, plan, part, tensors, args->lse ? 2 : 1, stream);
+    return ulysses->exchange->path->back(ulysses->exchange, plan, part, tensors,
+                                         args->lse && !CKV_MUTANT(lse_left_behind) ? 2 : 1, stream);
 }
 
 /* Attention over one part failed on some rank, and every rank knows. The next forward may write into the slices once
@@ -326,7 +331,7 @@ static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const
         ckv_attention_args local = part_args(ulysses, plan, part, args);
         ckv_status status =
             ulysses->exchange->path->fills_pages ? ckv_attention_staged(&local, stream) : ckv_attention(&local, stream);
-        status = ckv_comm_agree(ulysses->comm, status);
+        status = CKV_MUTATE(failure_without_agreement, status, ckv_comm_agree(ulysses->comm, status));
         if (status != CKV_OK)
             return settle(ulysses, exchanges, stream, status);
         if (part + 1 < ulysses->parts)
@@ -363,9 +368,14 @@ ckv_status ckv_ulysses_write_replicated(const ckv_ulysses *ulysses, ckv_cache *c
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: the context, K and V must not be NULL");
     CKV_TRY(check_cache(ulysses, cache));
     int64_t first = ckv_ulysses_first_kv_head(&ulysses->heads, ckv_comm_rank(ulysses->comm));
+    first = CKV_MUTATE(context_of_the_first_rank, 0, first);
     int64_t element = (int64_t)ckv_dtype_bytes(ulysses->dtype);
     ckv_kv mine = *source;
     mine.k = (const char *)source->k + first * source->k_head_stride * element;
     mine.v = (const char *)source->v + first * source->v_head_stride * element;
+    if (CKV_MUTANT(context_counted_twice)) {
+        CKV_TRY(ckv_cache_write_range(cache, layer, start, tokens, &mine, stream));
+        start++, tokens--;
+    }
     return ckv_cache_write_range(cache, layer, start, tokens, &mine, stream);
 }

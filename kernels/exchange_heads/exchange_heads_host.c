@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/exchange_heads/exchange_heads.h"
 
+#include "lib/support/mutant.h"
+
 #include <string.h>
 
 static void exchange_chunk(const ckv_exchange_tensor *tensor, int64_t chunk, int64_t chunks, int pack)
 {
-    char *packed = (char *)tensor->packed + chunk * tensor->chunk_stride_bytes;
-    int64_t first_head = chunk * tensor->heads / chunks + tensor->first_head;
+    char *packed_chunk = (char *)tensor->packed + chunk * tensor->chunk_stride_bytes;
+    int64_t slice = CKV_MUTANT(slice_of_a_neighbour) ? (chunk + pack) % chunks : chunk;
+    int64_t first_head = CKV_MUTANT(kv_head_of_another_group) && tensor->heads < chunks
+                             ? slice % tensor->heads
+                             : slice * tensor->heads / chunks + tensor->first_head;
     char *first = (char *)tensor->tensor + first_head * tensor->head_stride_bytes;
     for (int64_t token = 0; token < tensor->chunk_tokens; token++) {
-        for (int64_t head = 0; head < tensor->chunk_heads; head++, packed += tensor->row_bytes) {
+        for (int64_t head = 0; head < tensor->chunk_heads; head++) {
+            int64_t at = token * tensor->chunk_heads + head;
+            if ((pack && CKV_MUTANT(head_major_there)) || (!pack && CKV_MUTANT(head_major_back)))
+                at = head * tensor->chunk_tokens + token;
+            char *packed = packed_chunk + at * tensor->row_bytes;
             char *row = first + token * tensor->token_stride_bytes + head * tensor->head_stride_bytes;
             if (pack)
                 memcpy(packed, row, (size_t)tensor->row_bytes);

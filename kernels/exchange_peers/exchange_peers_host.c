@@ -2,6 +2,7 @@
 #include "kernels/exchange_peers/exchange_peers.h"
 
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 #include <sched.h>
@@ -48,11 +49,19 @@ static ckv_status meet(const ckv_exchange_peers_params *params)
 /* Between this rank's tokens of the shard and one peer's slice. */
 static void move_slice(const ckv_exchange_peers_params *params, const ckv_peer_tensor *tensor, int peer)
 {
-    int64_t first_head = peer * tensor->heads / params->ranks + tensor->first_head;
-    char *slice = (char *)params->peers[peer] + tensor->offset_bytes +
-                  ckv_peer_first_token(params, params->rank) * tensor->slice_heads * tensor->row_bytes;
-    for (int64_t token = 0; token < ckv_peer_tokens(params, params->rank); token++) {
+    int source = CKV_MUTANT(fused_slice_of_a_neighbour) && !params->pull ? (peer + 1) % params->ranks : peer;
+    int64_t first_head = CKV_MUTANT(fused_kv_head_of_another_group) && tensor->heads < params->ranks
+                             ? source % tensor->heads
+                             : source * tensor->heads / params->ranks + tensor->first_head;
+    int place = CKV_MUTANT(fused_shards_reversed) && !params->pull ? params->ranks - 1 - params->rank : params->rank;
+    char *first = (char *)params->peers[peer] + tensor->offset_bytes +
+                  ckv_peer_first_token(params, place) * tensor->slice_heads * tensor->row_bytes;
+    char *slice = first;
+    int64_t tokens = ckv_peer_tokens(params, params->rank);
+    for (int64_t token = 0; token < tokens; token++) {
         for (int64_t head = 0; head < tensor->slice_heads; head++, slice += tensor->row_bytes) {
+            if (params->pull && CKV_MUTANT(fused_head_major_back))
+                slice = first + (head * tokens + token) * tensor->row_bytes;
             char *row = (char *)tensor->shard + token * tensor->token_stride_bytes +
                         (first_head + head) * tensor->head_stride_bytes;
             if (params->pull)
@@ -81,7 +90,8 @@ static void fill_pages(const ckv_exchange_peers_params *params, const ckv_peer_t
     const char *slice = (const char *)params->peers[params->rank] + tensor->offset_bytes;
     for (int64_t token = 0; tensor->plane != NULL && token < params->pages.tokens; token++) {
         write_slot(params, tensor, params->pages.home[token], slice);
-        write_slot(params, tensor, params->pages.own[token], slice);
+        if (!CKV_MUTANT(fused_own_slots_unfilled))
+            write_slot(params, tensor, params->pages.own[token], slice);
         slice += tensor->slice_heads * tensor->row_bytes;
     }
 }

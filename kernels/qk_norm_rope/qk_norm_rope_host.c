@@ -2,6 +2,7 @@
 #include "kernels/qk_norm_rope/qk_norm_rope.h"
 
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -70,6 +71,8 @@ static float sum_of_squares(const float *vector, int64_t count)
 static void rotate(const ckv_qk_norm_rope_params *params, int64_t token, float *vector)
 {
     int64_t half = params->head_dim / 2;
+    token = CKV_MUTATE(positions_restart, token % (params->tokens - params->tokens / 2), token);
+    token = CKV_MUTATE(positions_of_valid_tokens, token < params->tokens - 1 ? token : 0, token);
     const float *cosines = params->cosines + token * half, *sines = params->sines + token * half;
     for (int64_t i = 0; i < half; i++) {
         float *a = params->pairs == CKV_ROPE_HALVES ? &vector[i] : &vector[2 * i];

@@ -8,6 +8,7 @@
 #include "lib/pool/pool.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -287,10 +288,10 @@ static ckv_status blank_padding_lse(const ckv_attention_args *args, ckv_stream s
 /* Rows at and past seq_len of what the backend wrote. */
 static ckv_status finish_padding_rows(const ckv_attention_args *args, ckv_stream stream)
 {
-    if (args->rows == args->seq_len)
+    if (args->rows == args->seq_len || CKV_MUTANT(padding_left_in_out))
         return CKV_OK;
     CKV_TRY(zero_padding_rows(args, stream));
-    return args->lse != NULL ? blank_padding_lse(args, stream) : CKV_OK;
+    return args->lse != NULL && !CKV_MUTANT(padding_left_in_lse) ? blank_padding_lse(args, stream) : CKV_OK;
 }
 
 ckv_status ckv_attention_supports(const char *backend, const ckv_attention_args *args)

@@ -7,6 +7,7 @@
 #include "lib/pool/pool.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -192,6 +193,7 @@ static void attend_block(const host_call *call, int64_t block, int64_t kv_head)
 {
     const int32_t *row = call->view->rows + block * call->view->row_pages;
     int64_t num_keys = call->view->seq_len_kv[block];
+    num_keys += CKV_MUTATE(padding_attended, call->args->rows - call->args->seq_len, 0);
     int64_t num_queries = call->args->causal_block_size * call->group;
     for (int64_t first = 0; first < num_queries; first += CKV_HOST_TILE_QUERIES) {
         int64_t count = ckv_min_i64(CKV_HOST_TILE_QUERIES, num_queries - first);

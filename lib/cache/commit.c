@@ -4,6 +4,7 @@
 #include "kernels/rotate_rows/rotate_rows.h"
 #include "lib/cache/cache.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 
@@ -60,6 +61,7 @@ ckv_status ckv_cache_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream)
     if (capturing)
         return capture_commit(cache, tokens, stream);
     ckv_commit_plan plan;
+    tokens += CKV_MUTATE(commit_with_padding, tokens & 1, 0);
     CKV_TRY(plan_commit(cache, tokens, &plan));
     cache->diverged = 1;
     CKV_TRY(ckv_cache_enqueue_commit(cache, tokens, stream));

@@ -4,6 +4,7 @@
 #define CKV_LAYOUT_COMMIT_PLAN_H
 
 #include "lib/layout/pages.h"
+#include "lib/support/mutant.h"
 
 /* Where a rollout stands. */
 typedef struct ckv_progress {
@@ -32,6 +33,8 @@ static inline CKV_HOST_DEVICE ckv_commit_plan ckv_commit_plan_apply(int64_t toke
         0,
         0,
         0};
+    if (CKV_MUTANT(window_shifted_by_padding) && before.committed_tokens == 0)
+        plan.after.history_tokens += tokens & 1;
     plan.first_rotated_page = ckv_page_of(plan.after.fixed_tokens, tokens_per_page);
     int64_t stale = plan.after.history_tokens - window_tokens;
     if (stale >= tokens_per_page) {

@@ -9,6 +9,7 @@
 #define CKV_LAYOUT_ROW_PLAN_H
 
 #include "lib/layout/pages.h"
+#include "lib/support/mutant.h"
 
 enum { CKV_ROW_MAX_RUNS = 2, CKV_ROW_MAX_PIECES = 3 };
 
@@ -57,6 +58,10 @@ static inline CKV_HOST_DEVICE ckv_row_plan ckv_row_plan_make(int64_t tokens_per_
 {
     ckv_row_plan plan = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}, {0, 0}}, 0, 0, 0};
     int64_t window_start = block_start - window > fixed ? block_start - window : fixed;
+    if (CKV_MUTANT(window_starts_on_a_page)) {
+        int64_t page_start = window_start - ckv_in_page(window_start, tokens_per_page);
+        window_start = page_start > fixed ? page_start : fixed;
+    }
     int64_t first_end = window_start == fixed ? block_start : fixed;
     /* The first range starts on a page, so it has no head. Constant indices keep a kernel's plan in registers. */
     ckv_row_plan_split(0, first_end, tokens_per_page, &plan.pieces[0], &plan.runs[0], &plan.pieces[0]);

@@ -18,7 +18,7 @@
 ULYSSES_MATRIX(ULYSSES_DECLARE)
 #undef ULYSSES_DECLARE
 
-/* Every combination of ranks, heads, lengths, padding, padded chunks and contexts: about 6400 rows; takes minutes. */
+/* Every combination of ranks, heads, lengths, padding, padded chunks and contexts: some 7400 rows; takes minutes. */
 void matrix_every_combination(ckv_comm *comm, rank_report *report);
 
 #endif
