@@ -9,7 +9,7 @@ static void run(const char *exchange, rank_body body)
 {
     party_uses.exchange = exchange;
     for (int ranks = 2; ranks <= 4; ranks += 2) {
-        const char *failure = ranks_run_on_threads(ranks, FAULT_DEADLINE_MS, body);
+        const char *failure = ranks_run_on_threads(ranks, fault_deadline_ms, body);
         if (failure[0] != '\0')
             fail_msg("exchange %s: %s", exchange, failure);
     }

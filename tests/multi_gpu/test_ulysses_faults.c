@@ -10,7 +10,7 @@ static void run(rank_body body)
 {
     ckv_comm *comm = NULL;
     rank_report report = {0};
-    assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), FAULT_DEADLINE_MS, &comm));
+    assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), fault_deadline_ms, &comm));
     ckv_test_set_comm(comm);
     body(comm, &report);
     ckv_test_set_comm(NULL);
