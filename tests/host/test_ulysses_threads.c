@@ -17,7 +17,7 @@ static void run(rank_body body)
     for (int i = 0; i < 2 && failure[0] == '\0'; i++) {
         party_uses.exchange = exchanges[i];
         for (int j = 0; j < 5 && failure[0] == '\0'; j++)
-            failure = ranks_run_on_threads(ranks[j], DEADLINE_MS, body);
+            failure = ranks_run_on_threads(ranks[j], ranks_patience_ms(DEADLINE_MS), body);
     }
     if (failure[0] != '\0')
         fail_msg("exchange %s: %s", party_uses.exchange, failure);

@@ -15,6 +15,9 @@
 
 enum { DEADLINE_S = 60 };
 
+/* What a case believes its deadline to be: a quarter of it is how long its ranks wait for one that has failed. */
+static const char case_timeout_s[] = "16";
+
 typedef struct mutant {
     const char *class, *name, *what, *program, *killer;
 } mutant;
@@ -33,6 +36,7 @@ static harness_outcome run_killer(const mutant *m, const char *chosen)
     unsetenv("CKV_TEST_RECORD"); /* this case's own */
     assert_true(harness_launch_prepare(&launch, 1, argv));
     assert_true(harness_launch_setenv(&launch, "CKV_MUTANT", chosen));
+    assert_true(harness_launch_setenv(&launch, "CKV_TEST_TIMEOUT", case_timeout_s));
     harness_outcome outcome = harness_run(&(harness_job){
         .argv = launch.argv, .environment = launch.environment, .log_path = "/dev/null", .timeout_s = DEADLINE_S});
     harness_launch_clear(&launch);

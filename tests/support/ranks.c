@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_RANKS = 16 };
@@ -35,6 +36,13 @@ static void *play(void *argument)
     self->body(self->comm, &self->report);
     ckv_comm_destroy(&self->comm);
     return NULL;
+}
+
+int64_t ranks_patience_ms(int64_t most_ms)
+{
+    const char *timeout = getenv("CKV_TEST_TIMEOUT");
+    int64_t quarter_ms = timeout != NULL ? 250 * (int64_t)strtol(timeout, NULL, 10) : 0;
+    return quarter_ms > 0 && quarter_ms < most_ms ? quarter_ms : most_ms;
 }
 
 const char *ranks_run_on_threads(int ranks, int64_t timeout_ms, rank_body body)

@@ -47,6 +47,10 @@ void rank_fail(rank_report *report, const char *file, int line, const char *form
         }                                                                                                              \
     } while (0)
 
+/* How long a rank of a case waits for the others: most_ms, or a quarter of the case's deadline (CKV_TEST_TIMEOUT, in
+ * seconds) if that is less. */
+int64_t ranks_patience_ms(int64_t most_ms);
+
 /* Run `body` on `ranks` threads over the threads transport; the first rank's failure, or an empty string. The text
  * stays until the next call. */
 const char *ranks_run_on_threads(int ranks, int64_t timeout_ms, rank_body body);
