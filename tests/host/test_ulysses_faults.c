@@ -25,17 +25,17 @@ static void run(const char *exchange, rank_body body)
 ULYSSES_FAULTS(DRIVE)
 DRIVE(rank_that_fails_inside_the_exchange)
 
-static void exchange_whose_peer_never_comes(void **state)
+static void exchange_whose_peer_comes_too_late(void **state)
 {
     (void)state;
-    run("fused", ulysses_exchange_whose_peer_never_comes);
+    run("fused", ulysses_exchange_whose_peer_comes_too_late);
 }
 
 #define ROW(name) CKV_CASE(name),
 static const ckv_test_case cases[] = {
     ULYSSES_FAULTS(ROW) /* written once */
     CKV_CASE(rank_that_fails_inside_the_exchange),
-    CKV_CASE(exchange_whose_peer_never_comes),
+    CKV_CASE(exchange_whose_peer_comes_too_late),
 };
 
 CKV_TEST_MAIN("ulysses_faults_threads", cases)

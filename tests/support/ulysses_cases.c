@@ -116,7 +116,7 @@ void ulysses_attention_with_44_then_11_tokens(ckv_comm *comm, rank_report *repor
         party p;
         party_shape shape = small_shape(ckv_comm_size(comm));
         RANK_STEP(report, party_open(&p, report, comm, &shape));
-        for (int chunk = 0; chunk < 4; chunk++) {
+        for (int chunk = 0; chunk < 2; chunk++) {
             party_forward large = {.seq_len = 44, .padding = padding}, small = {.seq_len = 11, .padding = padding};
             if (chunk % 2)
                 RANK_STEP(report, party_step(&p, report, &large, 44));

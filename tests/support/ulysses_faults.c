@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/ulysses_faults.h"
 
-#include "kernels/exchange_peers/exchange_peers.h"
 #include "lib/device/device.h"
 #include "lib/support/error.h"
 #include "tests/support/ulysses_usual.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -83,7 +81,7 @@ void ulysses_rank_that_leaves(ckv_comm *comm, rank_report *report)
 
 /* --- Tampered tables --- */
 
-typedef enum exchange_way { WORKS, FAILS, NEVER_COMES } exchange_way;
+typedef enum exchange_way { WORKS, FAILS, COMES_TOO_LATE } exchange_way;
 
 static _Thread_local exchange_way way;
 
@@ -98,11 +96,10 @@ static ckv_status exchange_peers(const struct ckv_exchange_peers_params *params,
 {
     if (way == FAILS)
         return ckv_fail(CKV_ERROR_DEVICE, "the exchange failed as told");
-    if (way == WORKS)
-        return ckv_device_host.exchange_peers(params, stream);
-    while (!__atomic_load_n(&params->meeting.signals->abort, __ATOMIC_ACQUIRE))
-        sched_yield(); /* on the device until the others have given up */
-    return CKV_OK;
+    int64_t late_ms = way == COMES_TOO_LATE ? 2 * fault_deadline_ms : 0;
+    struct timespec pause = {.tv_sec = late_ms / 1000, .tv_nsec = late_ms % 1000 * 1000000};
+    nanosleep(&pause, NULL);
+    return ckv_device_host.exchange_peers(params, stream);
 }
 
 static void spoil_exchange(ckv_comm *comm, rank_report *report, exchange_way how, const char *exchange)
@@ -119,7 +116,7 @@ static void spoil_exchange(ckv_comm *comm, rank_report *report, exchange_way how
     RANK_STEP(report, still_works(&p, report));
     RANK_STEP(report, party_make(&p, report, &usual, &t));
     char who[32] = "failed as told";
-    if (!is_last(&p) || how == NEVER_COMES)
+    if (!is_last(&p) || how == COMES_TOO_LATE)
         snprintf(who, sizeof who, "rank %d", p.ranks - 1);
     way = is_last(&p) ? how : WORKS;
     RANK_STEP(report, expect_failure(&p, report, &t, who));
@@ -134,9 +131,10 @@ void ulysses_rank_that_fails_inside_the_exchange(ckv_comm *comm, rank_report *re
     spoil_exchange(comm, report, FAILS, NULL);
 }
 
-/* Its kernel was launched, so to say, and does nothing. Catches: a kernel that waits without a deadline, and one that
- * gives up without telling. */
-void ulysses_exchange_whose_peer_never_comes(ckv_comm *comm, rank_report *report)
+/* When its kernel writes into the others' memory, they have given up and their contexts are destroyed. Catches: a
+ * kernel that waits without a deadline, one that gives up without telling, windows given back while a peer may still
+ * write. */
+void ulysses_exchange_whose_peer_comes_too_late(ckv_comm *comm, rank_report *report)
 {
-    spoil_exchange(comm, report, NEVER_COMES, "fused");
+    spoil_exchange(comm, report, COMES_TOO_LATE, "fused");
 }

@@ -20,6 +20,6 @@ ULYSSES_FAULTS(ULYSSES_DECLARE)
 
 /* Host memory only: the device's table is tampered with. The second is about the fused exchange. */
 void ulysses_rank_that_fails_inside_the_exchange(ckv_comm *comm, rank_report *report);
-void ulysses_exchange_whose_peer_never_comes(ckv_comm *comm, rank_report *report);
+void ulysses_exchange_whose_peer_comes_too_late(ckv_comm *comm, rank_report *report);
 
 #endif
