@@ -199,6 +199,22 @@ static ckv_status check_args(const ckv_ulysses *ulysses, const ckv_attention_arg
     return args->rows > 0 ? ckv_attention_check_tensors(args) : CKV_OK;
 }
 
+/* What the caller says, whatever a rank could make of its rows. */
+static int64_t real_tokens(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t seq_len)
+{
+    if (CKV_MUTANT(seq_len_of_the_shard))
+        return plan->rows;
+    if (CKV_MUTANT(seq_len_of_the_shard_times_ranks))
+        return plan->rows * plan->shards.ranks;
+    if (CKV_MUTANT(seq_len_of_the_local_mask))
+        return ckv_min_i64(plan->rows, seq_len - ckv_ulysses_shard_start(&plan->shards, ckv_comm_rank(ulysses->comm)));
+    if (CKV_MUTANT(seq_len_with_padding))
+        return ckv_ulysses_total_rows(&plan->shards);
+    if (CKV_MUTANT(seq_len_rounded_down))
+        return seq_len - seq_len % plan->shards.ranks;
+    return seq_len;
+}
+
 /* The same forward as this rank sees it between the exchanges: all rows, one part of its heads. */
 static ckv_attention_args part_args(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t part,
                                     const ckv_attention_args *args)
@@ -211,9 +227,7 @@ static ckv_attention_args part_args(const ckv_ulysses *ulysses, const ckv_exchan
     local.first_kv_head = CKV_MUTATE(parts_share_a_head, 0, part * kv_heads);
     local.kv_heads = kv_heads;
     local.rows = ckv_ulysses_total_rows(&plan->shards);
-    local.seq_len = CKV_MUTATE(seq_len_of_the_shard, plan->rows, local.seq_len);
-    local.seq_len = CKV_MUTATE(seq_len_with_padding, local.rows, local.seq_len);
-    local.seq_len = CKV_MUTATE(seq_len_rounded_down, local.seq_len - local.seq_len % plan->shards.ranks, local.seq_len);
+    local.seq_len = real_tokens(ulysses, plan, args->seq_len);
     local.q = ckv_exchange_slice(exchange, plan, CKV_PLACE_Q, part);
     local.kv = ckv_kv_dense(ckv_exchange_slice(exchange, plan, CKV_PLACE_K, part),
                             ckv_exchange_slice(exchange, plan, CKV_PLACE_V, part), kv_heads, head_dim);

@@ -9,6 +9,8 @@
 #define MUTANTS(M) \
     M(seq_len, seq_len_of_the_shard, "the rows of this rank are taken for the real tokens", "host/test_ulysses_threads", "ranks_equal_one_rank") \
     M(seq_len, seq_len_with_padding, "the padded rows of all ranks are taken for the real tokens", "host/test_ulysses_threads", "padded_first_chunk_then_sliding_window") \
+    M(seq_len, seq_len_of_the_shard_times_ranks, "the rows of this rank, times the ranks, are taken for the real tokens", "host/test_ulysses_threads", "unpadded_shards_of_any_length") \
+    M(seq_len, seq_len_of_the_local_mask, "the real tokens on this rank are taken for all", "host/test_ulysses_threads", "ranks_equal_one_rank") \
     M(seq_len, seq_len_rounded_down, "tokens that do not fill a row of every rank are dropped", "host/test_ulysses_threads", "every_chunk_padded") \
     M(seq_len, seq_len_unbounded, "a count of one rank's tokens is accepted", "host/test_ulysses_threads", "per_rank_seq_len_is_refused") \
     M(padding, padding_as_remainder, "len % ranks rows are added, not -len % ranks", "host/test_plan", "padding_completes_every_length") \
@@ -39,6 +41,8 @@
     M(agreement, failure_without_agreement, "a rank's attention fails and the others wait for its results", "host/test_ulysses_threads", "failure_after_the_exchange_is_agreed") \
     M(agreement, differences_unnoticed, "ranks attend different forwards", "host/test_ulysses_threads", "ranks_that_differ_are_refused") \
     M(agreement, wishes_unread, "any name of an exchange will do", "host/test_ulysses_threads", "wrong_wishes_are_refused") \
+    M(agreement, meeting_without_deadline, "the fused exchange waits for ever", "host/test_ulysses_faults_threads", "exchange_whose_peer_comes_too_late") \
+    M(agreement, giving_up_in_silence, "a rank that gave up in the fused exchange does not tell the others", "host/test_ulysses_faults_threads", "exchange_whose_peer_comes_too_late") \
     M(context, context_counted_twice, "a token of replicated context enters twice", "host/test_ulysses_threads", "replicated_context_enters_once") \
     M(context, context_of_the_first_rank, "every rank writes the first rank's heads of replicated context", "host/test_ulysses_threads", "replicated_context_enters_once") \
     M(window, window_shifted_by_padding, "padding of the first chunk shifts every later window", "host/test_ulysses_threads", "padded_first_chunk_then_sliding_window") \

@@ -115,9 +115,10 @@ static void spoil_exchange(ckv_comm *comm, rank_report *report, exchange_way how
     RANK_STEP(report, party_open(&p, report, comm, &shape));
     RANK_STEP(report, still_works(&p, report));
     RANK_STEP(report, party_make(&p, report, &usual, &t));
-    char who[32] = "failed as told";
-    if (!is_last(&p) || how == COMES_TOO_LATE)
-        snprintf(who, sizeof who, "rank %d", p.ranks - 1);
+    char who[32];
+    snprintf(who, sizeof who, "rank %d", p.ranks - 1);
+    if (is_last(&p)) /* a late one hears what the others made of it, and need not find out by waiting for them */
+        snprintf(who, sizeof who, how == FAILS ? "failed as told" : "an exchange waited");
     way = is_last(&p) ? how : WORKS;
     RANK_STEP(report, expect_failure(&p, report, &t, who));
     way = WORKS;
