@@ -101,6 +101,22 @@ static void rollouts_are_right_on_any_ranks(void **state)
     }
 }
 
+/* Neighbours share a K/V head, which each of them gets of what the trace writes. */
+static void fewer_kv_heads_than_ranks(void **state)
+{
+    (void)state;
+    rollout_spec spec = rollout_spec_default(ckv_test_seed(), CKV_FP32);
+    spec.model.kv_heads = 2;
+    trace *t = make_trace(&spec);
+    for (int ranks = 4; ranks <= 6; ranks += 2) {
+        trace_outcome outcome;
+        run_on_ranks(t, ranks, &outcome);
+        assert_all_right(&outcome, 16);
+        trace_outcome_free(&outcome);
+    }
+    trace_free(&t);
+}
+
 /* Every output against the recorded one, element by element, without the session's own comparison. */
 static void assert_outputs_match(const trace *t, const trace_outcome *outcome)
 {
@@ -551,12 +567,19 @@ static void program_refuses_with_one_line(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(rollouts_are_right_on_any_ranks),       CKV_CASE(padded_first_chunk_of_11_in_12),
-    CKV_CASE(rows_are_added_for_more_ranks),         CKV_CASE(faults_are_found_and_explained),
-    CKV_CASE(wrong_ranks_are_found_and_explained),   CKV_CASE(edits_and_zeroed_values),
-    CKV_CASE(page_aligned_windows_are_measured),     CKV_CASE(sampled_rows_still_find_faults),
-    CKV_CASE(refusals_name_the_cause_on_every_rank), CKV_CASE(any_ops_are_refused_or_right),
-    CKV_CASE(program_replays_a_sound_trace),         CKV_CASE(program_explains_the_first_wrong_forward),
+    CKV_CASE(rollouts_are_right_on_any_ranks),
+    CKV_CASE(fewer_kv_heads_than_ranks),
+    CKV_CASE(padded_first_chunk_of_11_in_12),
+    CKV_CASE(rows_are_added_for_more_ranks),
+    CKV_CASE(faults_are_found_and_explained),
+    CKV_CASE(wrong_ranks_are_found_and_explained),
+    CKV_CASE(edits_and_zeroed_values),
+    CKV_CASE(page_aligned_windows_are_measured),
+    CKV_CASE(sampled_rows_still_find_faults),
+    CKV_CASE(refusals_name_the_cause_on_every_rank),
+    CKV_CASE(any_ops_are_refused_or_right),
+    CKV_CASE(program_replays_a_sound_trace),
+    CKV_CASE(program_explains_the_first_wrong_forward),
     CKV_CASE(program_refuses_with_one_line),
 };
 

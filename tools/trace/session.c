@@ -63,25 +63,40 @@ void *session_reserve(session_buffer *buffer, size_t bytes)
     return buffer->memory;
 }
 
-static ckv_ulysses_config ulysses_config(const session_config *config, const ckv_device *device)
+ckv_status session_upload(const session *s, session_buffer *buffer, const void *source, size_t bytes)
 {
+    if (buffer->memory == NULL || buffer->bytes < bytes) {
+        ckv_device_free(s->device, buffer->memory);
+        *buffer = (session_buffer){0};
+        ckv_status status = ckv_device_alloc(s->device, bytes == 0 ? 1 : bytes, &buffer->memory);
+        if (status != CKV_OK)
+            return status;
+        buffer->bytes = bytes;
+    }
+    return ckv_device_upload(s->device, buffer->memory, source, bytes, NULL);
+}
+
+static ckv_ulysses_config ulysses_config(const session *s)
+{
+    const session_config *config = &s->config;
     ckv_ulysses_config ulysses = ckv_ulysses_config_default();
     ulysses.q_heads = config->model.q_heads;
     ulysses.kv_heads = config->model.kv_heads;
     ulysses.head_dim = config->model.head_dim;
     ulysses.dtype = config->model.dtype;
-    ulysses.device = device;
+    ulysses.device = s->device;
+    ulysses.exchange = config->exchange;
     return ulysses;
 }
 
-static ckv_status create_cache(session *s, const ckv_device *device)
+static ckv_status create_cache(session *s)
 {
-    ckv_ulysses_config ulysses = ulysses_config(&s->config, device);
+    ckv_ulysses_config ulysses = ulysses_config(s);
     ckv_status status = ckv_ulysses_kv_heads_per_rank(&ulysses, s->ranks, &s->kv_heads);
     if (status != CKV_OK)
         return status;
     ckv_pool_config pool = ckv_pool_config_default();
-    pool.device = device;
+    pool.device = s->device;
     pool.layers = s->config.model.layers;
     pool.kv_heads = s->kv_heads;
     pool.head_dim = s->config.model.head_dim;
@@ -105,21 +120,15 @@ static ckv_status create_reference(session *s)
 
 static ckv_status create_parts(session *s, problem *why)
 {
-    const char *name = s->config.device == NULL ? "host" : s->config.device;
-    const ckv_device *device = NULL;
-    ckv_status status = session_check(ckv_device_find(name, &device), why);
-    if (status == CKV_OK && strcmp(name, "host") != 0) {
-        problem_format(why, "device '%s': this program keeps its tensors in host memory", name);
-        status = CKV_ERROR_UNSUPPORTED;
-    }
+    ckv_status status = ckv_device_find(s->config.device == NULL ? "host" : s->config.device, &s->device);
     if (status == CKV_OK)
-        status = session_check(create_cache(s, device), why);
+        status = create_cache(s);
     if (status == CKV_OK)
-        status = session_check(create_reference(s), why);
-    status = session_agree(s->comm, status, why);
+        status = create_reference(s);
+    status = session_agree(s->comm, session_check(status, why), why);
     if (status != CKV_OK)
         return status;
-    ckv_ulysses_config ulysses = ulysses_config(&s->config, device);
+    ckv_ulysses_config ulysses = ulysses_config(s);
     return session_check(ckv_ulysses_create(s->comm, &ulysses, &s->ulysses), why);
 }
 
@@ -153,6 +162,9 @@ void session_destroy(session **s)
                                  &(*s)->sampled, &(*s)->floats, &(*s)->extra,    &(*s)->records};
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++)
         free(buffers[i]->memory);
+    session_buffer *on_device[] = {&(*s)->device_q, &(*s)->device_k, &(*s)->device_v, &(*s)->device_out};
+    for (size_t i = 0; i < sizeof on_device / sizeof on_device[0]; i++)
+        ckv_device_free((*s)->device, on_device[i]->memory);
     ckv_reference_destroy(&(*s)->reference);
     ckv_ulysses_destroy(&(*s)->ulysses);
     ckv_cache_destroy(&(*s)->cache);
@@ -163,6 +175,11 @@ void session_destroy(session **s)
 ckv_cache_state session_state(const session *s)
 {
     return ckv_cache_get_state(s->cache);
+}
+
+const char *session_exchange(const session *s, const char **why_not_fused_out)
+{
+    return ckv_ulysses_exchange(s->ulysses, why_not_fused_out);
 }
 
 ckv_status session_open(session *s, const ckv_rollout_config *config, problem *why)
@@ -211,12 +228,15 @@ static ckv_status write_reference(session *s, int64_t layer, int64_t start, int6
 ckv_status session_write_range(session *s, int64_t layer, int64_t start, int64_t tokens, const void *k, const void *v,
                                problem *why)
 {
-    /* the K/V heads of this rank, where they lie */
-    ckv_kv kv = ckv_kv_dense(k, v, s->config.model.kv_heads, s->config.model.head_dim);
-    size_t skip = (size_t)(s->rank * s->kv_heads * s->config.model.head_dim) * s->element_bytes;
-    kv.k = (const char *)k + skip;
-    kv.v = (const char *)v + skip;
-    ckv_status status = ckv_cache_write_range(s->cache, layer, start, tokens, &kv, NULL);
+    size_t bytes = (size_t)(tokens * s->kv_row) * s->element_bytes;
+    ckv_status status = session_upload(s, &s->device_k, k, bytes);
+    if (status == CKV_OK)
+        status = session_upload(s, &s->device_v, v, bytes);
+    if (status == CKV_OK) {
+        ckv_kv kv =
+            ckv_kv_dense(s->device_k.memory, s->device_v.memory, s->config.model.kv_heads, s->config.model.head_dim);
+        status = ckv_ulysses_write_replicated(s->ulysses, s->cache, layer, start, tokens, &kv, NULL);
+    }
     if (status == CKV_OK)
         status = write_reference(s, layer, start, tokens, k, v);
     return session_agree(s->comm, session_check(status, why), why);

@@ -2,8 +2,9 @@
 /* A rollout that checks itself: a cache, Ulysses attention over it and the exact-window reference, driven in step on
  * one rank or many. Behind `ckv replay` and `ckv demo`.
  *
- * Every call is collective over the communicator, and every rank hands in the same full tensors, in host memory. When a
- * call fails it fails on all ranks with the same status and cause, and the session can only be destroyed. */
+ * Every call is collective over the communicator, and every rank hands in the same full tensors, in host memory; a rank
+ * copies its part to the session's device and what that computed back. When a call fails it fails on all ranks with the
+ * same status and cause, and the session can only be destroyed. */
 #ifndef CKV_TOOLS_SESSION_H
 #define CKV_TOOLS_SESSION_H
 
@@ -20,10 +21,11 @@ typedef struct session session;
 typedef struct session_config {
     trace_config model;
     int64_t pool_tokens;
-    const char *device;  /* NULL: host */
-    const char *backend; /* NULL: auto */
-    double tolerance;    /* largest difference that is right; negative: session_default_tolerance of each forward */
-    int64_t sample_rows; /* rows per causal block compared with the reference; 0: all */
+    const char *device;   /* NULL: host */
+    const char *backend;  /* NULL: auto */
+    const char *exchange; /* as in ckv_ulysses_config */
+    double tolerance;     /* largest difference that is right; negative: session_default_tolerance of each forward */
+    int64_t sample_rows;  /* rows per causal block compared with the reference; 0: all */
     bool measure_page_aligned; /* also find the error of a window rounded down to a page */
     bool gather_output;
 } session_config;
@@ -36,8 +38,8 @@ session_config session_config_default(void);
  * of it, for sums over thousands of keys in float. */
 double session_default_tolerance(ckv_dtype dtype, double largest_value);
 
-/* ERROR_INVALID, ERROR_UNSUPPORTED (device, backend, head counts), ERROR_MEMORY, ERROR_COMM, ERROR_TIMEOUT. `comm` is
- * borrowed and must outlive the session. */
+/* `comm` is borrowed, must outlive the session, and with several ranks moves memory of the device. ERROR_INVALID,
+ * ERROR_UNSUPPORTED (device, backend, exchange, head counts), ERROR_MEMORY, ERROR_COMM, ERROR_TIMEOUT. */
 ckv_status session_create(ckv_comm *comm, const session_config *config, session **session_out, problem *why);
 
 /* Accepts NULL and a pointer to NULL; not collective. */
@@ -53,6 +55,9 @@ ckv_status session_commit(session *s, int64_t tokens, problem *why);
 ckv_status session_close(session *s, problem *why);
 
 ckv_cache_state session_state(const session *s);
+
+/* As ckv_ulysses_exchange. */
+const char *session_exchange(const session *s, const char **why_not_fused_out);
 
 typedef struct session_forward {
     int64_t layer;
@@ -81,7 +86,7 @@ typedef struct session_result {
     bool output_ok, expected_ok;
     double page_aligned_error;       /* 0 unless measured */
     ckv_key_explanation explanation; /* of the comparison that failed, the first of the two; else CKV_KEY_NONE */
-    double seconds;                  /* in attention, exchange included; the slowest rank's */
+    double seconds;                  /* in attention, exchange and download included; the slowest rank's */
     const void *gathered;            /* NULL, or [rows, q_heads, head_dim]; the session's, until its next forward */
 } session_result;
 

@@ -15,8 +15,8 @@ typedef struct part {
     int64_t first; /* this rank's first row */
     int64_t block; /* causal block size, resolved */
     int64_t num_blocks;
-    const void *q, *k, *v;
-    void *out;
+    void *out; /* [rows, q_heads, head_dim], host */
+    size_t out_bytes;
     const int64_t *compared; /* rows of the forward this rank compares */
     int64_t num_compared;
 } part;
@@ -51,16 +51,18 @@ static double difference(double observed, double wanted)
     return observed == wanted ? 0 : fabs(observed - wanted); /* equal infinities included */
 }
 
-/* The rows of this rank where they lie in `tensor`, or copied to `spare` and continued with NaN where it ends. */
-static const void *shard_rows(const part *p, const void *tensor, size_t row_bytes, char **spare)
+/* The rows of this rank where they lie in `tensor`, or in a copy that continues with NaN where it ends; NULL when out
+ * of memory. */
+static const void *shard_rows(session *s, const part *p, const void *tensor, size_t row_bytes)
 {
     int64_t present = p->forward->rows - p->first;
     const char *begin = (const char *)tensor + (size_t)(present > 0 ? p->first : 0) * row_bytes;
     if (present >= p->rows)
         return begin;
     size_t copied = present > 0 ? (size_t)present * row_bytes : 0, bytes = (size_t)p->rows * row_bytes;
-    char *copy = *spare;
-    *spare += bytes;
+    char *copy = session_reserve(&s->shard, bytes);
+    if (copy == NULL)
+        return NULL;
     memcpy(copy, begin, copied);
     memset(copy + copied, 0xff, bytes - copied); /* NaN in every dtype */
     return copy;
@@ -85,6 +87,28 @@ static bool choose_rows(session *s, part *p)
     return true;
 }
 
+/* Also what `out` holds, so that a row nobody writes shows. */
+static ckv_status upload_shard(session *s, const part *p, problem *why)
+{
+    const session_forward *forward = p->forward;
+    size_t q_bytes = (size_t)s->q_row * s->element_bytes, kv_bytes = (size_t)s->kv_row * s->element_bytes;
+    const struct {
+        session_buffer *buffer;
+        const void *tensor;
+        size_t row_bytes;
+    } inputs[] = {{&s->device_q, forward->q, q_bytes},
+                  {&s->device_k, forward->k, kv_bytes},
+                  {&s->device_v, forward->v, kv_bytes}};
+    ckv_status status = session_upload(s, &s->device_out, p->out, p->out_bytes);
+    for (size_t i = 0; i < sizeof inputs / sizeof inputs[0] && status == CKV_OK; i++) {
+        const void *rows = shard_rows(s, p, inputs[i].tensor, inputs[i].row_bytes);
+        if (rows == NULL)
+            return out_of_memory(why);
+        status = session_upload(s, inputs[i].buffer, rows, (size_t)p->rows * inputs[i].row_bytes);
+    }
+    return session_check(status, why);
+}
+
 static ckv_status prepare(session *s, const session_forward *forward, part *p, problem *why)
 {
     if (forward->seq_len < 1 || forward->seq_len > forward->rows || forward->causal_block_size < 0) {
@@ -101,21 +125,17 @@ static ckv_status prepare(session *s, const session_forward *forward, part *p, p
     p->num_blocks = forward->seq_len / p->block;
     p->rows = s->ranks == 1 ? forward->rows : ckv_ulysses_rows_per_rank(forward->seq_len, s->ranks);
     p->first = s->rank * p->rows;
-    size_t q_bytes = (size_t)s->q_row * s->element_bytes, kv_bytes = (size_t)s->kv_row * s->element_bytes;
-    size_t out_bytes = (size_t)p->rows * q_bytes;
-    char *spare = session_reserve(&s->shard, (size_t)p->rows * (q_bytes + 2 * kv_bytes));
-    p->out = session_reserve(&s->out, out_bytes);
+    p->out_bytes = (size_t)(p->rows * s->q_row) * s->element_bytes;
+    p->out = session_reserve(&s->out, p->out_bytes);
     record *records = session_reserve(&s->records, (size_t)s->ranks * sizeof *records);
-    if (spare == NULL || p->out == NULL || records == NULL || !choose_rows(s, p))
+    if (p->out == NULL || records == NULL || !choose_rows(s, p))
         return out_of_memory(why);
-    memset(p->out, 0xff, out_bytes); /* what is not written shows */
-    p->q = shard_rows(p, forward->q, q_bytes, &spare);
-    p->k = shard_rows(p, forward->k, kv_bytes, &spare);
-    p->v = shard_rows(p, forward->v, kv_bytes, &spare);
-    return CKV_OK;
+    memset(p->out, 0xff, p->out_bytes);
+    return upload_shard(s, p, why);
 }
 
-static ckv_status attend(session *s, const part *p, double *seconds, problem *why)
+/* Returns before a GPU is done. */
+static ckv_status attend(session *s, const part *p, problem *why)
 {
     const trace_config *model = &s->config.model;
     ckv_attention_args args = ckv_attention_args_default();
@@ -125,18 +145,16 @@ static ckv_status attend(session *s, const part *p, double *seconds, problem *wh
     args.rows = p->rows;
     args.seq_len = p->forward->seq_len;
     args.causal_block_size = p->forward->causal_block_size;
-    args.q = p->q;
-    args.kv = ckv_kv_dense(p->k, p->v, model->kv_heads, model->head_dim);
-    args.out = p->out;
+    args.q = s->device_q.memory;
+    args.kv = ckv_kv_dense(s->device_k.memory, s->device_v.memory, model->kv_heads, model->head_dim);
+    args.out = s->device_out.memory;
     args.q_token_stride = args.out_token_stride = s->q_row;
     args.q_head_stride = args.out_head_stride = model->head_dim;
     args.scale = model->scale;
     args.backend = s->config.backend;
-    double start = seconds_now();
     /* Sharding over one rank adds no padding, so Ulysses refuses any; the attention below it takes what a trace has. */
     bool more_padding = s->ranks == 1 && p->rows > p->forward->seq_len;
     ckv_status status = more_padding ? ckv_attention(&args, NULL) : ckv_ulysses_attention(s->ulysses, &args, NULL);
-    *seconds = seconds_now() - start;
     return session_check(status, why);
 }
 
@@ -346,12 +364,17 @@ ckv_status session_run_forward(session *s, const session_forward *forward, sessi
     part p = {.forward = forward};
     record mine = {.status = CKV_OK};
     ckv_status status = session_agree(s->comm, prepare(s, forward, &p, why), why);
+    double start = seconds_now();
     if (status == CKV_OK)
-        status = attend(s, &p, &mine.seconds, why); /* refused on all ranks or on none */
+        status = attend(s, &p, why); /* refused on all ranks or on none */
     if (status != CKV_OK)
         return status;
 
-    mine.status = run_reference(s, &p, &mine.why);
+    ckv_status downloaded = ckv_device_download(s->device, p.out, s->device_out.memory, p.out_bytes, NULL);
+    mine.seconds = seconds_now() - start;
+    mine.status = session_check(downloaded, &mine.why);
+    if (mine.status == CKV_OK)
+        mine.status = run_reference(s, &p, &mine.why);
     if (mine.status == CKV_OK)
         mine.status = compare(s, &p, &mine, &mine.why);
     session_result result = {.padded_tokens = p.rows * s->ranks, .causal_block_size = p.block};
