@@ -82,8 +82,8 @@ CKV_NODISCARD CKV_API ckv_status ckv_comm_all_to_all(ckv_comm *comm, int64_t ten
 
 /* The device whose memory ckv_comm_enqueue_all_to_all moves: "host" where it waits, and any host memory will do. */
 const char *ckv_comm_device(const ckv_comm *comm);
-CKV_NODISCARD ckv_status ckv_comm_enqueue_all_to_all(ckv_comm *comm, int64_t tensors,
-                                                     const ckv_comm_transfer *transfers, ckv_stream stream);
+CKV_NODISCARD CKV_API ckv_status ckv_comm_enqueue_all_to_all(ckv_comm *comm, int64_t tensors,
+                                                             const ckv_comm_transfer *transfers, ckv_stream stream);
 
 /* A window of `bytes` on every rank. Collective; waits. All ranks or none. ERROR_UNSUPPORTED with the reason,
  * ERROR_MEMORY, ERROR_COMM, ERROR_TIMEOUT. Free it before the communicator, when no rank uses it any more. */
