@@ -531,6 +531,22 @@ static void assert_one_line(const char *text)
     assert_ptr_equal(strchr(output, '\n'), output + strlen(output) - 1);
 }
 
+/* CUDA is not there: not built in, or shown no GPU. */
+static void program_refuses_without_a_gpu(void **state)
+{
+    (void)state;
+    rollout_spec spec = rollout_spec_default(ckv_test_seed(), CKV_FP32);
+    const ckv_device *device;
+    char cause[600];
+    setenv("CUDA_VISIBLE_DEVICES", "", 1); /* the program sees it too */
+    assert_status(ckv_device_find("cuda", &device), CKV_ERROR_UNSUPPORTED);
+    snprintf(cause, sizeof cause, "ckv replay: --device cuda: %s\n", ckv_last_error());
+    write_trace(&spec);
+    assert_int_equal(run_on_trace("--device cuda --exchange fused"), 2);
+    assert_string_equal(output, cause);
+    remove(trace_path);
+}
+
 static void program_refuses_with_one_line(void **state)
 {
     (void)state;
@@ -546,11 +562,12 @@ static void program_refuses_with_one_line(void **state)
         {"--faster", "unknown option", true},
         {"--tolerance x", "--tolerance is 'x'", true},
         {"--tolerance=-1", "--tolerance is '-1'", true},
-        {"--device cuda", "--device cuda: ", true},
         {"--device tpu", "--device tpu: ", true},
         {"--backend magic", "--backend magic: this build has no such backend", true},
         {"--exchange ring", "--exchange is 'ring'", true},
-        {"--exchange fused", "--exchange fused is for tensors in GPU memory", true},
+        {"--device cuda --exchange ring", "it must be auto, sendrecv or fused", true},
+        {"--exchange fused", "--exchange fused is for tensors in GPU memory; on the host device use auto", true},
+        {"--exchange sendrecv", "--exchange sendrecv is for tensors in GPU memory", true},
         {"extra", "one trace at a time", true},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -580,6 +597,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(any_ops_are_refused_or_right),
     CKV_CASE(program_replays_a_sound_trace),
     CKV_CASE(program_explains_the_first_wrong_forward),
+    CKV_CASE(program_refuses_without_a_gpu),
     CKV_CASE(program_refuses_with_one_line),
 };
 

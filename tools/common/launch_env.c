@@ -42,6 +42,12 @@ int launch_env_rank(void)
     return environment_count(names, 0);
 }
 
+int launch_env_local_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
+    return environment_count(names, launch_env_rank());
+}
+
 int launch_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
     if (launch_env_rank() == 0)

@@ -11,6 +11,9 @@
 int launch_env_size(void);
 int launch_env_rank(void);
 
+/* Which of the ranks on this machine this one is; its rank when the launcher does not say. */
+int launch_env_local_rank(void);
+
 /* cli_parse (tools/common/cli.h) that says what is wrong on rank 0 only. */
 int launch_parse(const struct argp *argp, int argc, char **argv, void *input);
 

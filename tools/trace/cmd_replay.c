@@ -2,6 +2,7 @@
 /* ckv replay: run a recorded trace, compare every forward with the exact window. */
 #include "tools/common/cli.h"
 #include "tools/common/launch_env.h"
+#include "tools/trace/gpus.h"
 #include "tools/trace/replay.h"
 
 #include <ckv/attention.h>
@@ -19,8 +20,9 @@ typedef struct options {
 
 typedef struct replay {
     const options *options;
-    ckv_comm *comm;
-    bool speaks; /* rank 0 */
+    ckv_comm *host; /* as launched */
+    ckv_comm *comm; /* for memory of the device; `host` until there is another */
+    bool speaks;    /* rank 0 */
     trace *trace;
     session *session;
     size_t forwards, wrong;
@@ -33,7 +35,8 @@ static const char doc[] =
     "Run a recorded trace and compare every forward with the exact window.\v"
     "TRACE.safetensors holds the calls a model made on its cache and attention, with the tensors. Alone, everything "
     "runs "
-    "on one rank; under a launcher (mpirun -np P ckv replay ...) the ranks shard every forward by Ulysses.\n\n"
+    "on one rank; under a launcher (mpirun -np P ckv replay ...) the ranks shard every forward by Ulysses. With "
+    "--device cuda each rank takes a GPU of its own, and a line before the last one says which exchange ran.\n\n"
     "One line a forward, counted from 0, and a last line 'N forwards, N ok, N wrong'. The first wrong forward says "
     "where: "
     "row, head, channel, the rank that computed it, and whether one key that should not have been read, or was left "
@@ -49,7 +52,7 @@ static const struct argp_option option_table[] = {
     {"out", OPTION_OUT, "OUT.safetensors", 0, "write what the ranks computed: NAME.o of every forward", 0},
     {"device", OPTION_DEVICE, "NAME", 0, "host (default) or cuda", 0},
     {"backend", OPTION_BACKEND, "NAME", 0, "attention backend: auto (default), host, cudnn, hopper", 0},
-    {"exchange", OPTION_EXCHANGE, "NAME", 0, "how ranks exchange heads: auto (default), sendrecv, fused", 0},
+    {"exchange", OPTION_EXCHANGE, "NAME", 0, "how ranks on GPUs exchange heads: auto (default), sendrecv, fused", 0},
     {"tolerance", OPTION_TOLERANCE, "T", 0,
      "largest absolute difference that is right (default: by dtype, relative to the largest value of the forward: "
      "fp32 0.0001, fp16 0.002, bf16 0.016)",
@@ -138,6 +141,11 @@ static int fail_op(replay *r, size_t index, ckv_status status)
     return fail(r, status);
 }
 
+static bool is_on_gpu(const replay *r)
+{
+    return strcmp(r->options->device, "cuda") == 0;
+}
+
 /* What can be refused without looking at the trace. */
 static bool check_options(replay *r)
 {
@@ -145,11 +153,9 @@ static bool check_options(replay *r)
     const ckv_device *device;
     if (ckv_device_find(o->device, &device) != CKV_OK)
         return problem_set(&r->why, "--device %s: %s", o->device, ckv_last_error());
-    if (strcmp(o->device, "host") != 0)
-        return problem_set(&r->why, "--device %s: replay keeps its tensors in host memory; use host", o->device);
-    if (strcmp(o->exchange, "auto") != 0)
-        return problem_set(&r->why, "--exchange %s is for tensors in GPU memory; on the host device use auto",
-                           o->exchange);
+    if (!is_on_gpu(r) && strcmp(o->exchange, "auto") != 0)
+        return problem_set(&r->why, "--exchange %s is for tensors in GPU memory; on the %s device use auto",
+                           o->exchange, o->device);
     bool known = strcmp(o->backend, "auto") == 0;
     for (size_t i = 0; i < ckv_attention_num_backends(); i++)
         known |= strcmp(o->backend, ckv_attention_backend_name(i)) == 0;
@@ -183,6 +189,19 @@ static int read_trace(replay *r)
     return status == CKV_OK ? CLI_OK : fail(r, status);
 }
 
+static int connect_gpus(replay *r)
+{
+    ckv_comm *gpus = NULL;
+    ckv_status status = is_on_gpu(r) ? gpus_connect(r->host, &gpus, &r->why) : CKV_OK;
+    if (gpus != NULL)
+        r->comm = gpus;
+    if (status == CKV_OK)
+        return CLI_OK;
+    problem cause = r->why;
+    problem_format(&r->why, "--device %s: %s", r->options->device, cause.text);
+    return fail(r, status);
+}
+
 static int create_session(replay *r)
 {
     session_config config = session_config_default();
@@ -193,6 +212,7 @@ static int create_session(replay *r)
     config.model = r->trace->config;
     config.device = r->options->device;
     config.backend = r->options->backend;
+    config.exchange = r->options->exchange;
     config.tolerance = r->options->tolerance;
     config.gather_output = r->options->out != NULL;
     status = session_create(r->comm, &config, &r->session, &r->why);
@@ -314,9 +334,20 @@ static int write_outputs(replay *r)
     return status == CKV_OK ? CLI_OK : fail(r, status);
 }
 
+static void print_verdict(const replay *r)
+{
+    const char *why_not_fused;
+    const char *exchange = session_exchange(r->session, &why_not_fused);
+    if (is_on_gpu(r) && ckv_comm_size(r->comm) > 1)
+        printf("exchange %s%s%s\n", exchange, why_not_fused[0] != '\0' ? ", not fused: " : "", why_not_fused);
+    printf("%zu forwards, %zu ok, %zu wrong\n", r->forwards, r->forwards - r->wrong, r->wrong);
+}
+
 static int run_replay(replay *r)
 {
     int code = read_trace(r);
+    if (code == CLI_OK)
+        code = connect_gpus(r);
     if (code == CLI_OK)
         code = create_session(r);
     if (code != CLI_OK)
@@ -332,7 +363,7 @@ static int run_replay(replay *r)
     if (code == CLI_OK)
         code = write_outputs(r);
     if (code == CLI_OK && r->speaks)
-        printf("%zu forwards, %zu ok, %zu wrong\n", r->forwards, r->forwards - r->wrong, r->wrong);
+        print_verdict(r);
     return code == CLI_OK && r->wrong != 0 ? CLI_FAIL : code;
 }
 
@@ -352,6 +383,8 @@ static void free_replay(replay *r)
         free_name_and_data(&r->outputs[i]);
     free(r->outputs);
     session_destroy(&r->session);
+    if (r->comm != r->host)
+        ckv_comm_destroy(&r->comm);
     trace_free(&r->trace);
 }
 
@@ -361,12 +394,13 @@ int cmd_replay(int argc, char **argv)
     options o = {.device = "host", .backend = "auto", .exchange = "auto", .tolerance = -1};
     int parsed = launch_parse(&argp, argc, argv, &o);
     replay r = {.options = &o};
-    int code = launch_start(argv[0], &r.comm);
+    int code = launch_start(argv[0], &r.host);
     if (code != CLI_OK)
         return code;
+    r.comm = r.host;
     r.speaks = ckv_comm_rank(r.comm) == 0;
     /* the ranks leave together: a launcher stops the others, heard or not, when one leaves with an error */
     code = parsed == CLI_OK ? run_replay(&r) : parsed;
     free_replay(&r);
-    return launch_end(&r.comm, code);
+    return launch_end(&r.host, code);
 }

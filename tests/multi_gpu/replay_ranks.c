@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/multi_gpu/replay_ranks.h"
+
+#include "tools/common/cli.h"
+
+#include <ckv/mpi.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char replay_trace_path[64], replay_out_path[64], replay_said[8192];
+static char said_path[64];
+
+/* Names every rank knows and no other job has. */
+static void agree_on_paths(void)
+{
+    long long mine = getpid(), *all = calloc((size_t)ckv_test_ranks(), sizeof *all);
+    ckv_comm *comm = NULL;
+    assert_non_null(all);
+    assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), 0, &comm));
+    assert_ok(ckv_comm_all_gather(comm, &mine, sizeof mine, all));
+    ckv_comm_destroy(&comm);
+    snprintf(replay_trace_path, sizeof replay_trace_path, "/tmp/ckv_replay_mpi_%lld.safetensors", all[0]);
+    snprintf(replay_out_path, sizeof replay_out_path, "/tmp/ckv_replay_mpi_%lld.out", all[0]);
+    snprintf(said_path, sizeof said_path, "/tmp/ckv_replay_mpi_%lld.said%d", all[0], ckv_test_rank());
+    free(all);
+}
+
+void replay_write_trace(const rollout_spec *spec)
+{
+    agree_on_paths();
+    if (ckv_test_rank() == 0) {
+        trace *t = rollout_trace_make(spec);
+        problem why = {"out of memory"};
+        if (t == NULL || !trace_write(t, replay_trace_path, &why))
+            fail_msg("%s", why.text);
+        trace_free(&t);
+    }
+    ckv_test_check_point("the trace is written");
+}
+
+void replay_remove_files(void)
+{
+    ckv_test_check_point("the files are read");
+    if (ckv_test_rank() == 0) {
+        remove(replay_trace_path);
+        remove(replay_out_path);
+    }
+}
+
+/* Exit code of the command on this rank; what it says goes to `replay_said`. */
+static int run_heard(int argc, char **argv)
+{
+    fflush(NULL);
+    int file = open(said_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    int saved_out = dup(STDOUT_FILENO), saved_err = dup(STDERR_FILENO);
+    assert_true(file >= 0 && saved_out >= 0 && saved_err >= 0);
+    dup2(file, STDOUT_FILENO);
+    dup2(file, STDERR_FILENO);
+    int code = cmd_replay(argc, argv);
+    fflush(NULL);
+    dup2(saved_out, STDOUT_FILENO);
+    dup2(saved_err, STDERR_FILENO);
+    ssize_t length = pread(file, replay_said, sizeof replay_said - 1, 0);
+    replay_said[length < 0 ? 0 : length] = '\0';
+    close(file);
+    close(saved_out);
+    close(saved_err);
+    remove(said_path);
+    ckv_test_check_point("the command has run");
+    return code;
+}
+
+int replay_run(const char *words, ...)
+{
+    static char name[] = "ckv replay";
+    char text[512], *argv[16] = {name}, *rest = NULL;
+    int argc = 1;
+    va_list arguments;
+    va_start(arguments, words);
+    vsnprintf(text, sizeof text, words, arguments);
+    va_end(arguments);
+    for (char *word = strtok_r(text, " ", &rest); word != NULL && argc < 15; word = strtok_r(NULL, " ", &rest))
+        argv[argc++] = word;
+    return run_heard(argc, argv);
+}
+
+void replay_assert_said(const char *text)
+{
+    if (ckv_test_rank() == 0 && strstr(replay_said, text) == NULL)
+        fail_msg("'%s' is not in:\n%s", text, replay_said);
+    if (ckv_test_rank() != 0)
+        assert_string_equal(replay_said, "");
+}

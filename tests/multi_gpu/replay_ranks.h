@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The `ckv replay` command as it runs on each rank of a case, on a trace in a file that all of them see. */
+#ifndef CKV_TESTS_MULTI_GPU_REPLAY_RANKS_H
+#define CKV_TESTS_MULTI_GPU_REPLAY_RANKS_H
+
+#include "tests/support/mpi_case.h"
+#include "tests/support/rollout_trace.h"
+
+extern char replay_trace_path[64], replay_out_path[64];
+
+/* What the last command said on this rank. */
+extern char replay_said[8192];
+
+/* Collective, all of these: they have check points. */
+void replay_write_trace(const rollout_spec *spec);
+void replay_remove_files(void);
+
+/* `ckv replay WORDS` with words parted by blanks; the exit code on this rank. */
+int replay_run(const char *words, ...) __attribute__((format(printf, 1, 2)));
+
+/* Rank 0 has said this, the others nothing. */
+void replay_assert_said(const char *text);
+
+#endif
