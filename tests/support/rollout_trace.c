@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_CHUNK = 11, CHUNK = 12, CLEAN_BLOCK = 3, MAX_TOKENS = 1024, MAX_ROWS = CHUNK };
+enum { FIRST_CHUNK = 11, CHUNK = 12, CLEAN_BLOCK = 3, MAX_TOKENS = 1024, MAX_ROWS = CHUNK, MAX_HEAD_DIM = 64 };
 
 /* Everything in float, already rounded to the model's dtype. */
 typedef struct maker {
@@ -65,7 +65,7 @@ static void attend(maker *m, int64_t layer, int64_t row, int64_t head, int64_t r
     const trace_config *model = &m->spec->model;
     size_t dim = (size_t)model->head_dim, offset = (size_t)(head / (model->q_heads / model->kv_heads)) * dim;
     const float *q = m->q + (size_t)row * m->q_row + (size_t)head * dim;
-    double scale = model->scale == 0 ? 1 / sqrt((double)dim) : model->scale, sum = 0, out[64] = {0};
+    double scale = model->scale == 0 ? 1 / sqrt((double)dim) : model->scale, sum = 0, out[MAX_HEAD_DIM] = {0};
     for (int64_t id = 0; id < m->committed + rows; id++) {
         if (!is_read(m, row, seq_len, block, id))
             continue;
@@ -156,6 +156,14 @@ rollout_spec rollout_spec_default(uint64_t seed, ckv_dtype dtype)
         .chunks = 4,
         .with_expected = true,
     };
+    return spec;
+}
+
+rollout_spec rollout_spec_cudnn(uint64_t seed, ckv_dtype dtype)
+{
+    rollout_spec spec = rollout_spec_default(seed, dtype);
+    spec.model.head_dim = MAX_HEAD_DIM;
+    spec.model.tokens_per_page = 16;
     return spec;
 }
 

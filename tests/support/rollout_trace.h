@@ -25,6 +25,9 @@ typedef struct rollout_spec {
 /* 12 query and 6 K/V heads, so 1, 2, 3 and 6 ranks share them evenly. */
 rollout_spec rollout_spec_default(uint64_t seed, ckv_dtype dtype);
 
+/* The same with a head_dim and pages that cuDNN takes; for fp16 and bf16. */
+rollout_spec rollout_spec_cudnn(uint64_t seed, ckv_dtype dtype);
+
 /* The trace, for the caller to free; NULL when out of memory. */
 trace *rollout_trace_make(const rollout_spec *spec);
 

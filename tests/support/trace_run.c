@@ -3,6 +3,7 @@
 
 #include "tools/trace/session_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,8 @@ void trace_run(const trace *t, ckv_comm *comm, const trace_run_options *options,
     outcome->status = replay_pool_tokens(t, ckv_comm_size(comm), &config.pool_tokens, &at, &outcome->why);
     if (outcome->status == CKV_OK)
         outcome->status = session_create(comm, &config, &s, &outcome->why);
+    if (outcome->status == CKV_OK)
+        snprintf(outcome->exchange, sizeof outcome->exchange, "%s", session_exchange(s, NULL));
     for (size_t i = 0; i < t->num_ops && outcome->status == CKV_OK; i++) {
         session_result *result = &outcome->results[outcome->forwards];
         outcome->status = replay_op(s, &t->ops[i], result, &outcome->why);

@@ -10,6 +10,7 @@ enum { TRACE_RUN_MAX_FORWARDS = 64 };
 typedef struct trace_outcome {
     ckv_status status;
     problem why;
+    char exchange[16]; /* that ran */
     size_t forwards, wrong;
     session_result results[TRACE_RUN_MAX_FORWARDS];
     void *outputs[TRACE_RUN_MAX_FORWARDS]; /* [rows, q_heads, head_dim] of the trace; owned */
