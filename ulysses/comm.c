@@ -140,6 +140,15 @@ ckv_status ckv_comm_leave(ckv_comm *comm, ckv_status status)
                     (unsigned long long)atomic_load(&comm->sequence), comm->cause);
 }
 
+ckv_status ckv_comm_break(ckv_comm *comm, ckv_status status)
+{
+    if (status != CKV_OK && comm->failure == CKV_OK) {
+        comm->failure = status;
+        snprintf(comm->cause, sizeof comm->cause, "%s", ckv_last_error());
+    }
+    return status;
+}
+
 static int64_t bytes_to_others(const ckv_comm *comm, int64_t tensors, const ckv_comm_transfer *transfers)
 {
     int64_t bytes = 0;

@@ -96,4 +96,8 @@ struct ckv_peer_signals *ckv_comm_signals(const ckv_comm *comm, int64_t *timeout
 CKV_NODISCARD ckv_status ckv_comm_enter(ckv_comm *comm, const char *operation, int64_t bytes);
 CKV_NODISCARD ckv_status ckv_comm_leave(ckv_comm *comm, ckv_status status);
 
+/* This rank cannot do its part of what the others have begun: nothing works from here on. Returns `status`, with its
+ * detail; CKV_OK changes nothing. */
+CKV_NODISCARD ckv_status ckv_comm_break(ckv_comm *comm, ckv_status status);
+
 #endif

@@ -52,7 +52,6 @@ static ckv_status open_flags(ckv_exchange *exchange)
 
 static ckv_status choose_path(ckv_exchange *exchange, const char *wish)
 {
-    exchange->path = &ckv_exchange_sendrecv;
     if (strcmp(wish, ckv_exchange_sendrecv.name) == 0) {
         snprintf(exchange->why_not_fused, sizeof exchange->why_not_fused, "%s was asked for", wish);
         return CKV_OK;
@@ -68,10 +67,10 @@ static ckv_status choose_path(ckv_exchange *exchange, const char *wish)
     return CKV_OK;
 }
 
-static ckv_status check_wish(const char *wish, int64_t *index_out)
+ckv_status ckv_exchange_check_wish(const char *wish, int64_t *index_out)
 {
     *index_out = 0;
-    if (strcmp(wish, "auto") == 0 || CKV_MUTANT(wishes_unread))
+    if (wish == NULL || strcmp(wish, "auto") == 0)
         return CKV_OK;
     for (int64_t i = 0; i < NUM_PATHS; i++)
         if (strcmp(wish, paths[i]->name) == 0) {
@@ -81,33 +80,39 @@ static ckv_status check_wish(const char *wish, int64_t *index_out)
     return ckv_fail(CKV_ERROR_INVALID, "exchange: there is no '%s'; it must be auto, fused or sendrecv", wish);
 }
 
-ckv_status ckv_exchange_create(ckv_comm *comm, const ckv_device *device, const ckv_ulysses_heads *heads,
-                               int64_t vector_bytes, int64_t parts, const char *wish, ckv_exchange **exchange_out)
+static ckv_status create_local(ckv_comm *comm, const ckv_device *device, const ckv_ulysses_heads *heads,
+                               int64_t vector_bytes, int64_t parts, ckv_exchange **exchange_out)
 {
-    if (wish == NULL)
-        wish = "auto";
-    int64_t index;
-    ckv_status status = check_wish(wish, &index);
     ckv_exchange *exchange = calloc(1, sizeof *exchange);
     ckv_comm_transfer *transfers = calloc((size_t)heads->ranks * CKV_EXCHANGE_MAX_TENSORS, sizeof *transfers);
-    if (status == CKV_OK && (exchange == NULL || transfers == NULL))
-        status = ckv_fail(CKV_ERROR_MEMORY, "exchange: out of host memory");
-    const ckv_comm_fact facts[] = {{"the exchange asked for", index}};
-    status = ckv_comm_agree_on(comm, status, facts, 1);
-    if (status != CKV_OK) {
+    if (exchange == NULL || transfers == NULL) {
         free(transfers);
         free(exchange);
-        return status;
+        return ckv_fail(CKV_ERROR_MEMORY, "exchange: out of host memory");
     }
-    *exchange = (ckv_exchange){.comm = comm,
+    *exchange = (ckv_exchange){.path = &ckv_exchange_sendrecv,
+                               .comm = comm,
                                .device = device,
                                .heads = *heads,
                                .vector_bytes = vector_bytes,
                                .parts = parts,
                                .transfers = transfers};
-    if (CKV_MUTANT(heads_of_the_process))
-        heads_of_the_process = *heads;
-    status = choose_path(exchange, wish);
+    *exchange_out = exchange;
+    return CKV_OK;
+}
+
+ckv_status ckv_exchange_create(ckv_comm *comm, const ckv_device *device, const ckv_ulysses_heads *heads,
+                               int64_t vector_bytes, int64_t parts, const char *wish, ckv_exchange **exchange_out)
+{
+    ckv_exchange *exchange = NULL;
+    int64_t index;
+    ckv_status status = ckv_exchange_check_wish(wish, &index);
+    if (status == CKV_OK)
+        status = create_local(comm, device, heads, vector_bytes, parts, &exchange);
+    const ckv_comm_fact facts[] = {{"the exchange asked for", index}};
+    status = ckv_comm_agree_on(comm, status, facts, 1);
+    if (status == CKV_OK)
+        status = choose_path(exchange, wish != NULL ? wish : "auto");
     if (status == CKV_OK)
         *exchange_out = exchange;
     else
@@ -120,8 +125,7 @@ void ckv_exchange_destroy(ckv_exchange **exchange_at)
     ckv_exchange *exchange = *exchange_at;
     if (exchange == NULL)
         return;
-    if (exchange->path != NULL)
-        exchange->path->release(exchange);
+    exchange->path->release(exchange);
     ckv_comm_window_destroy(exchange->comm, &exchange->flags_window);
     exchange->device->free(exchange->epochs);
     free(exchange->transfers);

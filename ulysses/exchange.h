@@ -80,6 +80,9 @@ struct ckv_exchange {
     uint32_t *epochs; /* [CKV_PEER_MAX_BLOCKS] on the device */
 };
 
+/* ERROR_INVALID unless `wish` is NULL, "auto", "sendrecv" or "fused"; else its number, 0 for "auto". */
+CKV_NODISCARD ckv_status ckv_exchange_check_wish(const char *wish, int64_t *index_out);
+
 /* Collective. `wish` is NULL, "auto", "sendrecv" or "fused". "auto" is fused where every rank can, and remembers why
  * not otherwise. ERROR_INVALID (another wish), ERROR_UNSUPPORTED (fused was asked for), ERROR_MEMORY, ERROR_COMM,
  * ERROR_TIMEOUT; the same on every rank. */

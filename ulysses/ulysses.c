@@ -88,10 +88,11 @@ int64_t ckv_ulysses_rows_per_rank(int64_t seq_len, int ranks)
 static ckv_status create_local(ckv_comm *comm, const ckv_ulysses_config *config, ckv_ulysses **ulysses_out)
 {
     ckv_ulysses_heads heads = {0};
-    int64_t vector_bytes;
+    int64_t vector_bytes, exchange;
     CKV_TRY(plan_config(config, ckv_comm_size(comm), &heads));
     if (!ckv_mul_i64(heads.head_dim, (int64_t)ckv_dtype_bytes(config->dtype), &vector_bytes))
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: head_dim %" PRId64 " is too large", heads.head_dim);
+    CKV_TRY(ckv_exchange_check_wish(config->exchange, &exchange));
     const ckv_device *device = config->device ? config->device : &ckv_device_host;
     const char *moves = ckv_comm_device(comm);
     if (heads.ranks > 1 && strcmp(moves, device->name) != 0 &&
@@ -128,7 +129,7 @@ ckv_status ckv_ulysses_create(ckv_comm *comm, const ckv_ulysses_config *config, 
         {"dtype", agreed.dtype},     {"sharding", agreed.sharding}, {"overlap_parts", agreed.overlap_parts},
     };
     status = ckv_comm_agree_on(comm, status, facts, sizeof facts / sizeof *facts);
-    if (status == CKV_OK && ulysses->heads.ranks > 1)
+    if (status == CKV_OK && ulysses != NULL && ulysses->heads.ranks > 1)
         status = ckv_exchange_create(comm, ulysses->device, &ulysses->heads,
                                      ulysses->heads.head_dim * (int64_t)ckv_dtype_bytes(ulysses->dtype), ulysses->parts,
                                      config->exchange, &ulysses->exchange);
@@ -330,12 +331,12 @@ static ckv_status settle(const ckv_ulysses *ulysses, ckv_stream exchanges, ckv_s
 }
 
 /* Exchanges of all parts are in order on their stream; each attention follows its way there, and is followed by its way
- * back. The way there of the next part starts before attention over this one. */
+ * back. The way there of the next part starts before attention over this one. A failure of attention is agreed; after
+ * any other this rank is out of step with the rest. */
 static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const ckv_attention_args *args,
-                      ckv_stream stream)
+                      ckv_stream exchanges, ckv_stream stream, int *agreed_out)
 {
     const ckv_device *device = ulysses->device;
-    ckv_stream exchanges = ulysses->parts > 1 ? ulysses->exchange_stream : stream;
     CKV_TRY(device->stream_follow(exchanges, stream));
     CKV_TRY(go_there(ulysses, plan, 0, args, exchanges));
     CKV_TRY(device->stream_follow(stream, exchanges));
@@ -346,8 +347,10 @@ static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const
         ckv_status status =
             ulysses->exchange->path->fills_pages ? ckv_attention_staged(&local, stream) : ckv_attention(&local, stream);
         status = CKV_MUTATE(failure_without_agreement, status, ckv_comm_agree(ulysses->comm, status));
-        if (status != CKV_OK)
-            return settle(ulysses, exchanges, stream, status);
+        if (status != CKV_OK) {
+            *agreed_out = 1;
+            return status;
+        }
         if (part + 1 < ulysses->parts)
             CKV_TRY(device->stream_follow(stream, exchanges));
         CKV_TRY(device->stream_follow(exchanges, stream));
@@ -372,7 +375,10 @@ ckv_status ckv_ulysses_attention(ckv_ulysses *ulysses, const ckv_attention_args 
     ckv_exchange_plan plan = {0};
     CKV_TRY(agree(ulysses, args, &plan, check(ulysses, args, &plan)));
     CKV_TRY(ckv_exchange_reserve(ulysses->exchange, &plan, stream));
-    return run(ulysses, &plan, args, stream);
+    ckv_stream exchanges = ulysses->parts > 1 ? ulysses->exchange_stream : stream;
+    int agreed = 0;
+    ckv_status status = run(ulysses, &plan, args, exchanges, stream, &agreed);
+    return agreed ? settle(ulysses, exchanges, stream, status) : ckv_comm_break(ulysses->comm, status);
 }
 
 ckv_status ckv_ulysses_write_replicated(const ckv_ulysses *ulysses, ckv_cache *cache, int64_t layer, int64_t start,

@@ -68,6 +68,7 @@ CKV_API const char *ckv_ulysses_exchange(const ckv_ulysses *ulysses, const char 
  * seq_len are neither cached nor attended, whatever they hold, and come back zero. lse, if given, is [rows, q_heads] of
  * this rank's shard. ckv_attention_args_set_packed counts the cache's heads, which are one rank's: set the strides of a
  * fused shard by hand.
+ * A rank that holds no rows may leave its tensors NULL, but not lse when the others want it.
  * Collective. Calls on one context must be ordered on the device (one stream, or events), and come in the same order on
  * every rank. Enqueues on `stream`; safe to capture once a forward of that size has run, if every rank captures and
  * replays alike. When one rank must refuse, all return that rank's error before anything is exchanged, and no cache or
