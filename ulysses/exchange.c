@@ -111,6 +111,8 @@ ckv_status ckv_exchange_create(ckv_comm *comm, const ckv_device *device, const c
         status = create_local(comm, device, heads, vector_bytes, parts, &exchange);
     const ckv_comm_fact facts[] = {{"the exchange asked for", index}};
     status = ckv_comm_agree_on(comm, status, facts, 1);
+    if (exchange == NULL)
+        return status; /* somebody's refusal, maybe this rank's */
     if (status == CKV_OK)
         status = choose_path(exchange, wish != NULL ? wish : "auto");
     if (status == CKV_OK)

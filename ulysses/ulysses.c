@@ -129,7 +129,9 @@ ckv_status ckv_ulysses_create(ckv_comm *comm, const ckv_ulysses_config *config, 
         {"dtype", agreed.dtype},     {"sharding", agreed.sharding}, {"overlap_parts", agreed.overlap_parts},
     };
     status = ckv_comm_agree_on(comm, status, facts, sizeof facts / sizeof *facts);
-    if (status == CKV_OK && ulysses != NULL && ulysses->heads.ranks > 1)
+    if (ulysses == NULL)
+        return status; /* somebody's refusal, maybe this rank's */
+    if (status == CKV_OK && ulysses->heads.ranks > 1)
         status = ckv_exchange_create(comm, ulysses->device, &ulysses->heads,
                                      ulysses->heads.head_dim * (int64_t)ckv_dtype_bytes(ulysses->dtype), ulysses->parts,
                                      config->exchange, &ulysses->exchange);
