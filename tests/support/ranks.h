@@ -58,4 +58,14 @@ const char *ranks_run_on_threads(int ranks, int64_t timeout_ms, rank_body body);
 /* The same over the self transport, on the calling thread. */
 const char *ranks_run_on_self(rank_body body);
 
+/* The same in forked processes over the transport of tests/support/comm_pipe.h; the caller has no other threads and has
+ * never used CUDA, which no child could use then. When it returns, none of the processes is left. One that ends before
+ * its body does is a failure, unless by rank_die. */
+const char *ranks_run_on_processes(int ranks, int64_t timeout_ms, rank_body body);
+
+/* Inside of such a body: this rank's process is killed, on whichever of its threads; and whether another rank's process
+ * has ended and been waited for. */
+_Noreturn void rank_die(void);
+int rank_has_ended(int rank);
+
 #endif
