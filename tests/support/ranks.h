@@ -51,6 +51,14 @@ void rank_fail(rank_report *report, const char *file, int line, const char *form
  * seconds) if that is less. */
 int64_t ranks_patience_ms(int64_t most_ms);
 
+/* A step that reports; leave when it did. */
+#define RANK_STEP(report, step)                                                                                        \
+    do {                                                                                                               \
+        step;                                                                                                          \
+        if ((report)->failed)                                                                                          \
+            return;                                                                                                    \
+    } while (0)
+
 /* Run `body` on `ranks` threads over the threads transport; the first rank's failure, or an empty string. The text
  * stays until the next call. */
 const char *ranks_run_on_threads(int ranks, int64_t timeout_ms, rank_body body);

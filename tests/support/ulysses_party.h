@@ -112,12 +112,4 @@ void party_step(party *p, rank_report *report, const party_forward *forward, int
 void party_refused(party *p, rank_report *report, const party_tensors *tensors, const ckv_attention_args *args,
                    ckv_status expected, const char *detail);
 
-/* party_* and other steps report; leave when one did. */
-#define RANK_STEP(report, step)                                                                                        \
-    do {                                                                                                               \
-        step;                                                                                                          \
-        if ((report)->failed)                                                                                          \
-            return;                                                                                                    \
-    } while (0)
-
 #endif
