@@ -103,6 +103,8 @@ static ckv_board *board_make(const introduction *all, int rank, int size)
     board->bytes = bytes_of(size);
     board->memory = map_board(&all[0], rank == 0, board->bytes);
     board->processes = malloc((size_t)size * sizeof *board->processes);
+    for (int peer = 0; board->processes != NULL && peer < size; peer++)
+        board->processes[peer] = -1;
     if (board->memory == NULL || board->processes == NULL) {
         board_free(board);
         return NULL;

@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -316,6 +317,31 @@ static void all_ranks_have_one_or_none(void **state)
         assert_passed(ranks_run_on_processes(ranks, LONG_MS, open_without_files));
 }
 
+/* What a container without the right to look into other processes does: rank 0 has its memory, the others cannot reach
+ * it. The sanitizers look into this process, afterwards. */
+static void open_without_rights(ckv_comm *comm, rank_report *report)
+{
+    enum { NOBODY = 65534 };
+    ckv_board *board = NULL;
+    int before = open_files();
+    if (ckv_comm_rank(comm) == 0)
+        RANK_CHECK(report, prctl(PR_SET_DUMPABLE, 0) == 0);
+    else if (geteuid() == 0)
+        RANK_CHECK(report, setresuid(NOBODY, NOBODY, NOBODY) == 0);
+    RANK_OK(report, ckv_comm_barrier(comm));
+    RANK_OK(report, ckv_board_open(comm, &board));
+    RANK_CHECK(report, board == NULL);
+    RANK_CHECK(report, prctl(PR_SET_DUMPABLE, 1) == 0);
+    RANK_CHECK(report, open_files() == before);
+}
+
+static void one_without_is_none_for_all(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        assert_passed(ranks_run_on_processes(ranks, LONG_MS, open_without_rights));
+}
+
 static void open_without_the_last(ckv_comm *comm, rank_report *report)
 {
     ckv_board *board = NULL;
@@ -338,7 +364,8 @@ static const ckv_test_case cases[] = {
     CKV_CASE(first_failure_stands_for_all),  CKV_CASE(failures_at_once_are_one),
     CKV_CASE(killed_rank_is_found),          CKV_CASE(rank_that_left_is_not_found),
     CKV_CASE(board_outlives_its_first_rank), CKV_CASE(closing_leaves_no_file_open),
-    CKV_CASE(all_ranks_have_one_or_none),    CKV_CASE(missing_rank_is_an_error),
+    CKV_CASE(all_ranks_have_one_or_none),    CKV_CASE(one_without_is_none_for_all),
+    CKV_CASE(missing_rank_is_an_error),
 };
 
 CKV_TEST_MAIN("board", cases)
