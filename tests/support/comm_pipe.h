@@ -3,13 +3,14 @@
  * needs no MPI, so that a rank can be killed and the others go on.
  *
  * A rank that has ended is one that does not come: ERROR_TIMEOUT, once the deadline or COMM_PIPE_GRACE_MS is over,
- * whichever is first. The grace is for a transport on top of this one, which may know better what happened. */
+ * whichever is first. The grace is for a transport on top of this one, which may know better what happened
+ * once the process is gone, which takes a while when it has used a GPU. */
 #ifndef CKV_TESTS_SUPPORT_COMM_PIPE_H
 #define CKV_TESTS_SUPPORT_COMM_PIPE_H
 
 #include <ckv/comm.h>
 
-enum { COMM_PIPE_GRACE_MS = 800, COMM_PIPE_MAX_RANKS = 8, COMM_PIPE_WINDOW_BYTES = 1 << 26 /* of a rank, together */ };
+enum { COMM_PIPE_GRACE_MS = 2000, COMM_PIPE_MAX_RANKS = 8, COMM_PIPE_WINDOW_BYTES = 1 << 26 /* of a rank, together */ };
 
 typedef struct comm_pipe comm_pipe;
 

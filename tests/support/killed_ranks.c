@@ -5,7 +5,7 @@
 #include "lib/device/device.h"
 #include "tests/support/case.h"
 #include "tests/support/random.h"
-#include "tests/support/ulysses_party.h"
+#include "tests/support/ulysses_usual.h"
 #include "ulysses/exchange.h"
 
 #include <pthread.h>
@@ -120,14 +120,20 @@ static void round_trip(rig *r, rank_report *report)
     RANK_CHECK(report, memcmp(r->after, r->before, (size_t)r->place_bytes) == 0);
 }
 
-/* Collective; exchanges have worked when it returns. */
-static void rig_open(rig *r, rank_report *report, ckv_comm *comm)
+/* Who is there; collective. */
+static void meet_others(rig *r, rank_report *report, ckv_comm *comm)
 {
     *r = (rig){.comm = comm, .device = party_device(), .rank = ckv_comm_rank(comm), .ranks = ckv_comm_size(comm)};
     r->last = r->ranks - 1;
     int mine = (int)getpid();
     RANK_CHECK(report, r->ranks >= 2 && r->ranks <= MAX_RANKS);
     RANK_OK(report, ckv_comm_all_gather(comm, &mine, sizeof mine, r->processes));
+}
+
+/* Exchanges have worked when it returns; collective. */
+static void rig_open(rig *r, rank_report *report, ckv_comm *comm)
+{
+    RANK_STEP(report, meet_others(r, report, comm));
     RANK_STEP(report, make_exchange(r, report));
     RANK_STEP(report, make_shard(r, report));
     for (int i = 0; i < 3; i++)
@@ -204,12 +210,17 @@ static void everything_is_refused(rig *r, rank_report *report, ckv_status failur
     RANK_CHECK(report, now_ms() - start < 500);
 }
 
+static ckv_status expected_failure(void)
+{
+    return killed_uses.watched ? CKV_ERROR_COMM : CKV_ERROR_TIMEOUT;
+}
+
 /* `status` is what the first call with a dead rank came to, begun at `start_ms`. When it was only enqueued, the failure
  * is still to come: by itself where processes are watched, otherwise with the next call that needs everybody. `did` is
  * how the text about the dead rank goes on. */
 static void survive(rig *r, rank_report *report, ckv_status status, int64_t start_ms, const char *did)
 {
-    ckv_status expected = killed_uses.watched ? CKV_ERROR_COMM : CKV_ERROR_TIMEOUT;
+    ckv_status expected = expected_failure();
     if (status == CKV_OK && !killed_uses.watched)
         status = ckv_comm_barrier(r->comm);
     for (; status == CKV_OK && now_ms() - start_ms < KILLED_PATIENCE_MS; pause_ms(1))
@@ -334,4 +345,27 @@ void killed_with_many_enqueued(ckv_comm *comm, rank_report *report)
     }
     RANK_STEP(report, survive(&r, report, status, start_ms, "has done its part of barrier, operation "));
     rig_close(&r);
+}
+
+/* The others are in a forward, where ranks agree on the host before anything is on the device. Catches: an agreement
+ * that does not ask whoever watches why nobody comes. */
+void killed_while_others_agree(ckv_comm *comm, rank_report *report)
+{
+    rig r;
+    party p;
+    party_tensors t;
+    RANK_STEP(report, meet_others(&r, report, comm));
+    RANK_STEP(report, open_usual(&p, report, comm));
+    RANK_STEP(report, party_make(&p, report, &usual, &t));
+    RANK_OK(report, ckv_comm_barrier(comm));
+    if (r.rank == r.last)
+        die_after(WAITING_MS);
+    int64_t start_ms = now_ms();
+    RANK_STATUS(report, ckv_ulysses_attention(p.ulysses, &t.args, NULL), expected_failure());
+    RANK_STEP(report, names_the_dead(&r, report, "has done its part of barrier, operation "));
+    RANK_CHECK(report, now_ms() - start_ms < KILLED_PATIENCE_MS);
+    RANK_STATUS(report, ckv_ulysses_attention(p.ulysses, &t.args, NULL), expected_failure());
+    RANK_OK(report, r.device->wait(NULL));
+    party_free(&p, &t);
+    party_close(&p);
 }

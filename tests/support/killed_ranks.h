@@ -24,7 +24,8 @@ enum { KILLED_PATIENCE_MS = 5000 };
     X(while_it_waits_for_others)                                                                                       \
     X(afterwards)                                                                                                      \
     X(at_any_moment)                                                                                                   \
-    X(with_many_enqueued)
+    X(with_many_enqueued)                                                                                              \
+    X(while_others_agree)
 
 #define KILLED_DECLARE(name) void killed_##name(ckv_comm *comm, rank_report *report);
 KILLED_RANKS(KILLED_DECLARE)
