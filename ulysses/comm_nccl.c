@@ -83,27 +83,42 @@ static ncclResult_t enqueue_group(const ckv_nccl_transport *self, int64_t tensor
     return result == ncclSuccess || result == ncclInProgress ? end : result;
 }
 
+/* What shows on the device that an exchange is there. */
+static ckv_status take_slot(ckv_nccl_transport *self, uint32_t **busy_out)
+{
+    pthread_mutex_lock(&self->lock);
+    ckv_status status = self->failure != CKV_OK ? ckv_fail(self->failure, "%s", self->detail) : CKV_OK;
+    if (status == CKV_OK) {
+        int slot = (int)(self->exchanges++ % CKV_NCCL_SLOTS);
+        self->operation[slot] = self->top != NULL ? ckv_comm_last_operation(self->top).sequence : 0;
+        *busy_out = &self->words->busy[slot];
+    }
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
 static ckv_status enqueue_locked(ckv_nccl_transport *self, int64_t tensors, const ckv_comm_transfer *transfers,
                                  ckv_stream stream)
 {
     if (self->failure != CKV_OK)
         return ckv_fail(self->failure, "%s", self->detail);
-    int slot = (int)(self->exchanges++ % CKV_NCCL_SLOTS);
-    self->operation[slot] = self->top != NULL ? ckv_comm_last_operation(self->top).sequence : 0;
-    uint32_t *busy = &self->words->busy[slot];
-    CKV_TRY(ckv_cuda_status(cudaMemsetAsync(busy, 1, sizeof *busy, stream), "cudaMemsetAsync"));
-    CKV_TRY(await_nccl(self, enqueue_group(self, tensors, transfers, stream), "NCCL send and receive"));
-    return ckv_cuda_status(cudaMemsetAsync(busy, 0, sizeof *busy, stream), "cudaMemsetAsync");
+    return await_nccl(self, enqueue_group(self, tensors, transfers, stream), "NCCL send and receive");
 }
 
+/* CUDA makes who enqueues wait when a stream holds very much that cannot begin. So that is done without the lock, or
+ * the watch could not end what the stream waits for. */
 static ckv_status nccl_enqueue_all_to_all(void *transport, int64_t tensors, const ckv_comm_transfer *transfers,
                                           ckv_stream stream)
 {
     ckv_nccl_transport *self = transport;
+    uint32_t *busy;
+    CKV_TRY(take_slot(self, &busy));
+    CKV_TRY(ckv_cuda_status(cudaMemsetAsync(busy, 1, sizeof *busy, stream), "cudaMemsetAsync"));
     pthread_mutex_lock(&self->lock);
     ckv_status status = enqueue_locked(self, tensors, transfers, stream);
     pthread_mutex_unlock(&self->lock);
-    return status;
+    CKV_TRY(status);
+    return ckv_cuda_status(cudaMemsetAsync(busy, 0, sizeof *busy, stream), "cudaMemsetAsync");
 }
 
 static ckv_peer_signals *nccl_signals(void *transport, int64_t *timeout_ms_out)

@@ -19,7 +19,7 @@
 enum {
     SHOWN_MS = 100,
     WAITING_MS = 300,
-    MANY = 300,
+    MANY = 400,
     MAX_RANKS = 8,
     ROWS = 37,
     HEAD_DIM = 64,
