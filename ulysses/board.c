@@ -126,23 +126,17 @@ static int make_file(size_t bytes)
     return file;
 }
 
-ckv_status ckv_board_open(ckv_comm *host, ckv_board **board_out)
+/* All ranks have memory for what the others say: `all` and `have_all`, one a rank. */
+static ckv_status open_together(ckv_comm *host, introduction *all, char *have_all, ckv_board **board_out)
 {
     int rank = ckv_comm_rank(host), size = ckv_comm_size(host);
     introduction mine = {.process = (int32_t)getpid(), .file = rank == 0 ? make_file(bytes_of(size)) : -1};
-    introduction *all = calloc((size_t)size, sizeof *all);
-    char have, *have_all = calloc((size_t)size, 1);
     read_machine(mine.machine);
-    ckv_status status = CKV_OK;
-    if (all == NULL || have_all == NULL)
-        status = ckv_fail(CKV_ERROR_MEMORY, "board: out of host memory for %d ranks", size);
-    status = ckv_comm_agree(host, status);
-    if (status == CKV_OK)
-        status = ckv_comm_all_gather(host, &mine, sizeof mine, all);
     ckv_board *board = NULL;
+    ckv_status status = ckv_comm_all_gather(host, &mine, sizeof mine, all);
     if (status == CKV_OK && same_machine(all, size))
         board = board_make(all, rank, size);
-    have = board != NULL;
+    char have = board != NULL;
     if (status == CKV_OK)
         status = ckv_comm_all_gather(host, &have, 1, have_all);
     if (status != CKV_OK || memchr(have_all, 0, (size_t)size) != NULL) {
@@ -151,10 +145,25 @@ ckv_status ckv_board_open(ckv_comm *host, ckv_board **board_out)
     }
     if (mine.file >= 0)
         close(mine.file);
-    free(have_all);
-    free(all);
     if (status == CKV_OK)
         *board_out = board;
+    return status;
+}
+
+ckv_status ckv_board_open(ckv_comm *host, ckv_board **board_out)
+{
+    int size = ckv_comm_size(host);
+    introduction *all = calloc((size_t)size, sizeof *all);
+    char *have_all = calloc((size_t)size, 1);
+    int have_memory = all != NULL && have_all != NULL;
+    ckv_status status = CKV_OK;
+    if (!have_memory)
+        status = ckv_fail(CKV_ERROR_MEMORY, "board: out of host memory for %d ranks", size);
+    status = ckv_comm_agree(host, status);
+    if (status == CKV_OK && have_memory) /* the second follows from the first */
+        status = open_together(host, all, have_all, board_out);
+    free(have_all);
+    free(all);
     return status;
 }
 
