@@ -8,6 +8,7 @@
 #include <string.h>
 
 static inner_run run;
+static const char hanging[] = "waits_for_spinner"; /* the only fault whose deadline must pass */
 
 /* Write the CTestTestfile.cmake that CMake would have generated for these cases of faulty.c. */
 static void write_tests(const char *const *faults)
@@ -16,10 +17,11 @@ static void write_tests(const char *const *faults)
     size_t length = 0;
     for (; *faults != NULL; faults++) {
         length += (size_t)snprintf(text + length, sizeof text - length,
-                                   "add_test(mini.%s \"%s\" --name mini.%s --ranks 2 --timeout 2 --record-dir"
+                                   "add_test(mini.%s \"%s\" --name mini.%s --ranks 2 --timeout %d --record-dir"
                                    " \"%s/records\" -- \"%s\" %s)\n"
                                    "set_tests_properties(mini.%s PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)\n",
-                                   *faults, CKV_CASE_LAUNCH, *faults, run.folder, CKV_FAULTY, *faults, *faults);
+                                   *faults, CKV_CASE_LAUNCH, *faults, strcmp(*faults, hanging) == 0 ? 2 : 15,
+                                   run.folder, CKV_FAULTY, *faults, *faults);
         assert_true(length < sizeof text);
     }
     snprintf(path, sizeof path, "%s/CTestTestfile.cmake", run.folder);
@@ -113,7 +115,7 @@ static void hang_ends_on_both(void **state)
 {
     (void)state;
     inner_begin(&run);
-    write_tests((const char *const[]){"waits_for_spinner", "passes", NULL});
+    write_tests((const char *const[]){hanging, "passes", NULL});
     run_ctests("", "");
     expect_on_both("50% tests passed, 1 tests failed out of 2", 1);
     expect_on_both("mini.waits_for_spinner: HANG (hang: rank 0", 1);

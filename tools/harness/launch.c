@@ -141,6 +141,7 @@ static bool set_mpi_defaults(harness_launch *launch, int ranks)
         {"PRTE_MCA_plm_ssh_agent", "false"},
         /* and meet in shared memory; looking for fabrics takes 0.2 s of every start */
         {"OMPI_MCA_pml", "ob1"},
+        {"OMPI_MCA_btl", "^tcp"},
     };
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (!set_default(launch, defaults[i][0], defaults[i][1]))
