@@ -2,7 +2,6 @@
 /* ckv lists run */
 #include "tools/common/cli.h"
 #include "tools/common/suggest.h"
-#include "tools/harness/folder.h"
 #include "tools/lists/durations.h"
 #include "tools/lists/value.h"
 #include "tools/lists_run/run.h"
@@ -13,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MAX_SHARDS = 4096, MAX_REPEAT = 100000, MAX_JOBS = 4096, TESTS_MAX_BYTES = 64 * 1024 * 1024, MAX_ONLY = 256 };
@@ -283,98 +281,6 @@ static int usable_cpus(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/* Make the folder of the results, and forget the logs of an earlier run in it. */
-static bool make_out(run_state *run, const run_options *options)
-{
-    const char *out = out_folder(run->memory, options);
-    char *absolute = harness_folder_make(out) ? realpath(out, NULL) : NULL;
-    if (absolute == NULL)
-        return false;
-    run->out = arena_copy(run->memory, absolute, strlen(absolute));
-    free(absolute);
-    if (!harness_folder_make(arena_format(run->memory, "%s/cases", run->out)))
-        return false;
-    run->events = fopen(arena_format(run->memory, "%s/events.jsonl", run->out), "we");
-    return run->events != NULL;
-}
-
-/* --- Results of the run as a whole --- */
-
-static bool open_junit(run_state *run, const fact_set *facts, const run_options *options)
-{
-    size_t count = 0;
-    for (const fact *one = facts->first; one != NULL; one = one->next)
-        count++;
-    junit_property *properties = arena_alloc(run->memory, (count + 5) * sizeof *properties);
-    count = 0;
-    if (options->has_seed)
-        properties[count++] = (junit_property){"seed", arena_format(run->memory, "%" PRIu64, options->seed)};
-    if (options->shuffle)
-        properties[count++] = (junit_property){"shuffle", arena_format(run->memory, "%" PRIu64, options->shuffle_seed)};
-    if (options->shards > 0)
-        properties[count++] = (junit_property){
-            "shard", arena_format(run->memory, "%" PRId64 " of %" PRId64, options->shard, options->shards)};
-    properties[count++] = (junit_property){"hardware_class", durations_class(run->memory, facts)};
-    for (const fact *one = facts->first; one != NULL; one = one->next)
-        properties[count++] = (junit_property){one->key, one->text};
-    run->junit = junit_open(arena_format(run->memory, "%s/junit.xml", run->out), run->context, properties);
-    return run->junit != NULL;
-}
-
-static json_t *facts_json(const fact_set *facts)
-{
-    json_t *object = json_object();
-    for (const fact *one = facts->first; one != NULL; one = one->next)
-        json_object_set_new(object, one->key, one->text != NULL ? run_text(one->text) : json_null());
-    return object;
-}
-
-static bool write_json(run_state *run, const char *name, const json_t *object)
-{
-    char *text = json_dumps(object, JSON_INDENT(1) | JSON_SORT_KEYS | JSON_REAL_PRECISION(6));
-    bool written = text != NULL && harness_file_write(arena_format(run->memory, "%s/%s", run->out, name),
-                                                      arena_format(run->memory, "%s\n", text));
-    free(text);
-    return written;
-}
-
-/* Those read, with what this run measured: a case that passed took its mean. */
-static bool write_durations(run_state *run, const fact_set *earlier)
-{
-    json_t *durations = json_object();
-    for (const fact *one = earlier->first; one != NULL; one = one->next)
-        json_object_set_new(durations, one->key, json_real(strtod(one->text, NULL)));
-    for (size_t i = 0; i < run->plan.count; i++) {
-        const plan_case *one = &run->plan.cases[i];
-        if (one->verdict == RUN_PASS && one->finished > 0)
-            json_object_set_new(durations, one->name, json_real(one->seconds / (double)one->finished));
-    }
-    bool written = write_json(run, "durations.json", durations);
-    json_decref(durations);
-    return written;
-}
-
-static void event_of_run(run_state *run, const run_options *options, const fact_set *facts)
-{
-    json_t *event =
-        json_pack("{s:o, s:o, s:I, s:I, s:o}", "context", run_text(run->context), "build", run_text(run->build_folder),
-                  "cases", (json_int_t)run->plan.count, "repeat", (json_int_t)run->repeat, "facts", facts_json(facts));
-    if (event != NULL && options->has_seed)
-        json_object_set_new(event, "seed", run_text(arena_format(run->memory, "%" PRIu64, options->seed)));
-    if (event != NULL && options->shuffle)
-        json_object_set_new(event, "shuffle", run_text(arena_format(run->memory, "%" PRIu64, options->shuffle_seed)));
-    run_event(run, "run", event);
-}
-
-static void event_of_end(run_state *run, int code)
-{
-    json_t *event = json_pack("{s:i}", "exit_code", code);
-    for (int verdict = 0; event != NULL && verdict < RUN_NUM_VERDICTS; verdict++)
-        json_object_set_new(event, run_verdict_name((run_verdict)verdict),
-                            json_integer((json_int_t)run->tally[verdict]));
-    run_event(run, "done", event);
-}
-
 /* --- Running --- */
 
 static int print_plan(const char *program, const run_state *run)
@@ -407,24 +313,35 @@ static int exit_code(const run_state *run, const run_options *options)
     return CLI_FAIL;
 }
 
+/* What was asked of chance and of this part, for the results. */
+static const junit_property *make_notes(arena *memory, const run_options *options)
+{
+    junit_property *notes = arena_alloc(memory, 4 * sizeof *notes);
+    size_t count = 0;
+    if (options->has_seed)
+        notes[count++] = (junit_property){"seed", arena_format(memory, "%" PRIu64, options->seed)};
+    if (options->shuffle)
+        notes[count++] = (junit_property){"shuffle", arena_format(memory, "%" PRIu64, options->shuffle_seed)};
+    if (options->shards > 0)
+        notes[count++] =
+            (junit_property){"shard", arena_format(memory, "%" PRId64 " of %" PRId64, options->shard, options->shards)};
+    return notes;
+}
+
 static int run_plan(const char *program, run_state *run, const run_options *options, const fact_set *facts,
                     const fact_set *durations)
 {
     if (!run_preflight(program, run, facts))
         return CLI_USAGE;
-    if (!make_out(run, options) || !open_junit(run, facts, options)) {
-        cli_error(program, "the folder of the results, %s: %s", options->out ? options->out : run->build_folder,
-                  strerror(errno));
+    run->notes = make_notes(run->memory, options);
+    if (!run_results_open(run, out_folder(run->memory, options), facts)) {
+        cli_error(program, "the folder of the results, %s: %s", out_folder(run->memory, options), strerror(errno));
         return CLI_INTERNAL;
     }
-    json_t *snapshot = facts_json(facts);
-    bool written = write_json(run, "facts.json", snapshot);
-    json_decref(snapshot);
-    event_of_run(run, options, facts);
     run_report_start(run);
-    written = written && run_all(run) && write_durations(run, durations);
+    bool written = run_all(run) && run_results_durations(run, durations);
     int code = written ? exit_code(run, options) : CLI_INTERNAL;
-    event_of_end(run, code);
+    run_results_close(run, code);
     run_report_end(run);
     int printed = lists_finish(program);
     return printed != CLI_OK ? printed : code;
@@ -457,9 +374,6 @@ static int run_context(const char *program, run_options *options)
     run_gpus_find(run, stderr);
     code = run_plan(program, run, options, &job.facts, &durations);
     nvml_watch_close(run->watch);
-    junit_close(run->junit);
-    if (run->events != NULL)
-        fclose(run->events);
     return code;
 }
 

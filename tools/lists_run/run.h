@@ -29,7 +29,8 @@ typedef struct run_state {
     arena *memory;
     const char *context;
     const char *build_folder;
-    const char *out; /* absolute folder of the results */
+    const char *out;             /* absolute folder of the results */
+    const junit_property *notes; /* seeds and the shard, as texts; ends with a NULL name */
     plan plan;
     plan_case **order;
     size_t repeat;
@@ -56,6 +57,16 @@ double run_now(void);
 
 /* Run everything. False when results could not be written (a message has told). */
 bool run_all(run_state *run);
+
+/* --- results.c: files about the run as a whole --- */
+
+/* Make the folder `out` and begin its files, in place of an earlier run's. False with errno. */
+bool run_results_open(run_state *run, const char *out, const fact_set *facts);
+
+/* durations.json: the earlier ones, with what this run measured. False with errno. */
+bool run_results_durations(const run_state *run, const fact_set *earlier);
+
+void run_results_close(run_state *run, int exit_code);
 
 /* --- events.c: one line of JSON an event, written out at once --- */
 
