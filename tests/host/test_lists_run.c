@@ -99,7 +99,7 @@ static void take(slots *all, int cpus, int gpus, slot_grant *grant)
 static void groups_are_linked(void **state)
 {
     (void)state;
-    slots all = {.cpus = 16, .free_cpus = 16, .num_gpus = 6};
+    slots all = {.cpus = 16, .free_cpus = 16, .num_gpus = 6, .slots_per_gpu = 1};
     slot_grant pair, single, quad;
     link_gpus(&all, 0, 5);
     link_gpus(&all, 1, 2);
@@ -118,6 +118,23 @@ static void groups_are_linked(void **state)
     slots_retire(&all, 5);
     take(&all, 1, 2, &pair);
     assert_true(all.linked[pair.gpu[0]][pair.gpu[1]]);
+}
+
+static void single_gpus_may_be_shared(void **state)
+{
+    (void)state;
+    slots all = {.cpus = 16, .free_cpus = 16, .num_gpus = 2, .slots_per_gpu = 2};
+    slot_grant singles[4], pair;
+    for (int i = 0; i < 4; i++)
+        take(&all, 1, 1, &singles[i]);
+    assert_int_not_equal(singles[0].gpu[0], singles[1].gpu[0]); /* an idle one first */
+    assert_false(slots_take(&all, &(slot_request){.cpus = 1, .gpus = 1}, &pair));
+    for (int i = 0; i < 3; i++)
+        slots_give(&all, &singles[i]);
+    assert_false(slots_take(&all, &(slot_request){.cpus = 1, .gpus = 2}, &pair));
+    slots_give(&all, &singles[3]);
+    take(&all, 1, 2, &pair);
+    assert_false(slots_take(&all, &(slot_request){.cpus = 1, .gpus = 1}, &singles[0]));
 }
 
 static void requests_wait_for_room(void **state)
@@ -144,9 +161,9 @@ static void requests_wait_for_room(void **state)
 static void random_requests_never_collide(void **state)
 {
     (void)state;
-    enum { CPUS = 8, GPUS = 8, HELD = 32, STEPS = 20000 };
+    enum { CPUS = 8, GPUS = 6, SLOTS = 2, HELD = 32, STEPS = 20000 };
     ckv_random random = {ckv_test_seed()};
-    slots all = {.cpus = CPUS, .free_cpus = CPUS, .num_gpus = GPUS};
+    slots all = {.cpus = CPUS, .free_cpus = CPUS, .num_gpus = GPUS, .slots_per_gpu = SLOTS};
     slot_grant held[HELD];
     int count = 0, granted = 0;
     for (int i = 0; i < GPUS; i++)
@@ -170,11 +187,11 @@ static void random_requests_never_collide(void **state)
             cpus += held[i].cpus;
             assert_true(!held[i].alone || count == 1);
             for (int j = 0; j < held[i].num_gpus; j++)
-                owners[held[i].gpu[j]]++;
+                owners[held[i].gpu[j]] += held[i].num_gpus == 1 ? 1 : SLOTS; /* a group has each alone */
         }
         assert_true(cpus <= CPUS && all.free_cpus == CPUS - cpus);
         for (int i = 0; i < GPUS; i++)
-            assert_true(owners[i] <= 1);
+            assert_true(owners[i] <= SLOTS);
     }
     assert_true(granted > STEPS / 4);
 }
@@ -374,6 +391,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(expectations_change_a_verdict),
     CKV_CASE(exit_codes),
     CKV_CASE(groups_are_linked),
+    CKV_CASE(single_gpus_may_be_shared),
     CKV_CASE(requests_wait_for_room),
     CKV_CASE(random_requests_never_collide),
     CKV_CASE(shards_of_a_run_are_disjoint_and_complete),

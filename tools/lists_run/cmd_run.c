@@ -19,7 +19,7 @@ enum { MAX_SHARDS = 4096, MAX_REPEAT = 100000, MAX_JOBS = 4096, TESTS_MAX_BYTES 
 typedef struct run_options {
     lists_options shared; /* first: also the input of the shared options */
     const char *build_folder, *cases_file, *out, *durations_path;
-    int64_t jobs, repeat, shards, shard, heartbeat_s;
+    int64_t jobs, gpu_slots, repeat, shards, shard, heartbeat_s;
     bool has_seed, shuffle, dry_run, partial;
     uint64_t seed, shuffle_seed;
     waiver_day today;
@@ -30,6 +30,7 @@ typedef struct run_options {
 enum {
     OPTION_REPEAT = 0x100,
     OPTION_HEARTBEAT,
+    OPTION_GPU_SLOTS,
     OPTION_SHUFFLE,
     OPTION_SEED,
     OPTION_CASES,
@@ -43,6 +44,7 @@ static const struct argp_option option_table[] = {
     {"cases", OPTION_CASES, "FILE", 0, "What 'ctest --show-only=json-v1' printed, instead of asking CTest", 0},
     {"out", 'o', "DIR", 0, "Folder of the results (default: results in the build folder)", 0},
     {"jobs", 'j', "N", 0, "How many CPUs cases may take together (default: those of this process)", 0},
+    {"gpu-slots", OPTION_GPU_SLOTS, "N", 0, "How many cases of one GPU may share it (default: 1)", 0},
     {"repeat", OPTION_REPEAT, "N", 0, "Run each case N times; one that does not end the same each time is flaky", 0},
     {"shuffle", OPTION_SHUFFLE, "SEED", 0, "Random order, from a number or 'random'", 0},
     {"seed", OPTION_SEED, "SEED", 0, "A seed of its own for each case, from a number or 'random'", 0},
@@ -90,6 +92,8 @@ static error_t parse_more(int key, char *argument, run_options *options)
     case OPTION_SHUFFLE:
         options->shuffle = true;
         return parse_seed("--shuffle", argument, &options->shuffle_seed);
+    case OPTION_GPU_SLOTS:
+        return cli_parse_integer("--gpu-slots", argument, 1, MAX_JOBS, &options->gpu_slots);
     case OPTION_SEED:
         options->has_seed = true;
         return parse_seed("--seed", argument, &options->seed);
@@ -371,6 +375,7 @@ static int run_context(const char *program, run_options *options)
     if (options->dry_run)
         return print_plan(program, run);
     run->slots.cpus = run->slots.free_cpus = options->jobs > 0 ? (int)options->jobs : usable_cpus();
+    run->slots.slots_per_gpu = (int)options->gpu_slots;
     run_gpus_find(run, stderr);
     code = run_plan(program, run, options, &job.facts, &durations);
     nvml_watch_close(run->watch);
@@ -379,7 +384,7 @@ static int run_context(const char *program, run_options *options)
 
 int lists_run(int argc, char **argv)
 {
-    run_options options = {.repeat = 1, .heartbeat_s = 60, .today = waiver_day_of(time(NULL))};
+    run_options options = {.repeat = 1, .gpu_slots = 1, .heartbeat_s = 60, .today = waiver_day_of(time(NULL))};
     int code = cli_parse(&run_argp, argc, argv, &options);
     if (code == CLI_OK)
         code = run_context(argv[0], &options);

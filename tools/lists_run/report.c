@@ -46,7 +46,7 @@ void run_report_start(const run_state *run)
 {
     size_t gpus = 0;
     for (int i = 0; i < run->slots.num_gpus; i++)
-        gpus += run->slots.gpu[i] == GPU_FREE;
+        gpus += !run->slots.retired[i];
     printf("%s: %zu cases, %zu attempt%s each; %d at a time, %zu GPUs; results in %s\n", run->context, run->plan.count,
            run->repeat, run->repeat == 1 ? "" : "s", run->slots.cpus, gpus, run->out);
     fflush(stdout);

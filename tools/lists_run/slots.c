@@ -3,11 +3,17 @@
 
 #include <string.h>
 
-static int count_gpus(const slots *all, slot_gpu least, slot_gpu most)
+/* Room for a case of one GPU, or for one of several. */
+static bool has_room(const slots *all, int gpu, int wanted)
+{
+    return !all->retired[gpu] && (wanted == 1 ? all->used[gpu] < all->slots_per_gpu : all->used[gpu] == 0);
+}
+
+static int count_gpus(const slots *all, int wanted)
 {
     int count = 0;
     for (int i = 0; i < all->num_gpus; i++)
-        count += all->gpu[i] >= least && all->gpu[i] <= most;
+        count += has_room(all, i, wanted);
     return count;
 }
 
@@ -28,7 +34,7 @@ static int grow_group(const slots *all, int start, int wanted, bool *group, int 
     int links = 0;
     memset(group, 0, NVML_MAX_GPUS * sizeof *group);
     for (int i = 0; i < all->num_gpus; i++)
-        left[i] = all->gpu[i] == GPU_FREE;
+        left[i] = has_room(all, i, wanted);
     for (int next = start, size = 0; size < wanted; size++) {
         links += links_to(all, next, group);
         group[next] = true;
@@ -54,22 +60,25 @@ static int grow_group(const slots *all, int start, int wanted, bool *group, int 
 static void choose_gpus(slots *all, int wanted, slot_grant *grant)
 {
     bool best_group[NVML_MAX_GPUS] = {false}, group[NVML_MAX_GPUS];
-    int best = -1, best_spare = 0;
+    int best = -1, best_used = 0, best_spare = 0;
     for (int start = 0; start < all->num_gpus; start++) {
-        if (all->gpu[start] != GPU_FREE)
+        if (!has_room(all, start, wanted))
             continue;
-        int spare, links = grow_group(all, start, wanted, group, &spare);
-        if (links < best || (links == best && spare >= best_spare))
+        int spare, used = all->used[start], links = grow_group(all, start, wanted, group, &spare);
+        if (best >= 0 && (links < best || (links == best && used > best_used) ||
+                          (links == best && used == best_used && spare >= best_spare)))
             continue;
         best = links;
+        best_used = used;
         best_spare = spare;
         memcpy(best_group, group, sizeof group);
     }
+    grant->slots_each = wanted == 1 ? 1 : all->slots_per_gpu;
     for (int i = 0; i < all->num_gpus; i++) {
         if (!best_group[i])
             continue;
         grant->gpu[grant->num_gpus++] = i;
-        all->gpu[i] = GPU_BUSY;
+        all->used[i] += grant->slots_each;
     }
 }
 
@@ -82,7 +91,7 @@ bool slots_take(slots *all, const slot_request *request, slot_grant *grant_out)
     if (grant.any_gpu && all->any_gpu_running)
         return false;
     if (request->gpus > 0 && !grant.any_gpu) {
-        if (count_gpus(all, GPU_FREE, GPU_FREE) < request->gpus)
+        if (count_gpus(all, request->gpus) < request->gpus)
             return false;
         choose_gpus(all, request->gpus, &grant);
     }
@@ -103,16 +112,18 @@ void slots_give(slots *all, const slot_grant *grant)
     if (grant->any_gpu)
         all->any_gpu_running = false;
     for (int i = 0; i < grant->num_gpus; i++)
-        if (all->gpu[grant->gpu[i]] == GPU_BUSY)
-            all->gpu[grant->gpu[i]] = GPU_FREE;
+        all->used[grant->gpu[i]] -= grant->slots_each;
 }
 
 void slots_retire(slots *all, int gpu)
 {
-    all->gpu[gpu] = GPU_RETIRED;
+    all->retired[gpu] = true;
 }
 
 bool slots_can_ever(const slots *all, const slot_request *request)
 {
-    return request->gpus == 0 || all->num_gpus == 0 || count_gpus(all, GPU_FREE, GPU_BUSY) >= request->gpus;
+    int fit = 0;
+    for (int i = 0; i < all->num_gpus; i++)
+        fit += !all->retired[i];
+    return request->gpus == 0 || all->num_gpus == 0 || fit >= request->gpus;
 }

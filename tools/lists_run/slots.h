@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may run now: CPUs and GPUs as slots. A GPU belongs to one case at a time, and to one rank of it. */
+/* Who may run now: CPUs and GPUs as slots. A GPU belongs to one rank of one case at a time, unless it is said that
+ * cases of one GPU may share; a case of several GPUs always has each alone. */
 #ifndef CKV_LISTS_RUN_SLOTS_H
 #define CKV_LISTS_RUN_SLOTS_H
 
@@ -17,16 +18,17 @@ typedef struct slot_grant {
     int cpus;
     int num_gpus;
     int gpu[NVML_MAX_GPUS];
+    int slots_each; /* of those GPUs */
     bool alone;
     bool any_gpu; /* GPUs are not known: the case runs without another GPU case beside it, and sees what there is */
 } slot_grant;
 
-typedef enum slot_gpu { GPU_FREE, GPU_BUSY, GPU_RETIRED } slot_gpu;
-
 typedef struct slots {
     int cpus, free_cpus;
     int num_gpus; /* 0: not known */
-    slot_gpu gpu[NVML_MAX_GPUS];
+    int slots_per_gpu;
+    int used[NVML_MAX_GPUS]; /* slots of each GPU */
+    bool retired[NVML_MAX_GPUS];
     bool linked[NVML_MAX_GPUS][NVML_MAX_GPUS]; /* by NVLink */
     int running;
     bool alone_running, any_gpu_running;
