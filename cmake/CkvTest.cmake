@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # ckv_add_test(SUITE SOURCES FILE... [CASES_FROM FILE...] [RANKS N...] [LIBS TARGET...] [NEEDS FEATURE...]
-#              [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...] [ALONE] [FORKS N])
+#              [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...] [GPUS N] [ALONE] [FORKS N])
 # ckv_add_test(SUITE PROGRAM TARGET [NEEDS FEATURE...] [TIMEOUT SECONDS] [LABELS NAME...] [ARGS ARG...])
 #
 # One program test_SUITE, or another suite's PROGRAM once more with other ARGS. Its cases are every CKV_CASE(name) of the
 # sources and every X(name) of the shared tables in CASES_FROM. One CTest test SUITE.CASE per case, or with RANKS one
 # SUITE.CASE-npN per case and N, for programs with CKV_MPI_TEST_MAIN. TIMEOUT (60) is the deadline of one case; LABELS is
-# "host" unless given; "cuda" says that each rank needs a GPU. ALONE (one rank): no other test runs beside a case. FORKS
-# (one rank): a case has N ranks of its own, which take CPUs and GPUs. Every test runs under ckv_case_launch, so 77 means
-# that all ranks skipped.
+# "host" unless given; "cuda" says that each rank needs a GPU, or all ranks together GPUS. ALONE (one rank): no other test
+# runs beside a case. FORKS (one rank): a case has N ranks of its own, which take CPUs and GPUs. Every test runs under
+# ckv_case_launch, so 77 means that all ranks skipped.
 # A suite that NEEDS something this build lacks (MPI, CUDA, ...) is not built or run, but its names still count: every name
 # goes to test_cases.txt in the build folder, where `ckv lists check` reads it.
 function(ckv_write_test_names)
@@ -29,7 +29,7 @@ endif()
 
 # The deadline of the case is the launcher's; CTest's own is for a launcher that fails, and leaves time for one that follows
 # another rank's (mpirun -np 2 ctest).
-function(ckv_add_case built name program case ranks timeout labels arguments)
+function(ckv_add_case built name program case ranks timeout gpus labels arguments)
   set_property(GLOBAL APPEND PROPERTY CKV_TEST_NAMES ${name})
   if(NOT built)
     return()
@@ -40,7 +40,10 @@ function(ckv_add_case built name program case ranks timeout labels arguments)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${backstop} PROCESSORS ${ranks} LABELS "${labels}"
     SKIP_RETURN_CODE 77 ENVIRONMENT "${CKV_TEST_ENVIRONMENT}")
   if("cuda" IN_LIST labels)
-    set_tests_properties(${name} PROPERTIES RESOURCE_GROUPS "${ranks},gpus:1")
+    if(NOT gpus)
+      set(gpus ${ranks})
+    endif()
+    set_tests_properties(${name} PROPERTIES RESOURCE_GROUPS "${gpus},gpus:1")
   endif()
 endfunction()
 
@@ -60,7 +63,8 @@ function(ckv_read_cases macro names_out)
 endfunction()
 
 function(ckv_add_test suite)
-  cmake_parse_arguments(PARSE_ARGV 1 test "ALONE" "TIMEOUT;PROGRAM;FORKS" "SOURCES;CASES_FROM;RANKS;LIBS;LABELS;ARGS;NEEDS")
+  cmake_parse_arguments(PARSE_ARGV 1 test "ALONE" "TIMEOUT;PROGRAM;FORKS;GPUS"
+    "SOURCES;CASES_FROM;RANKS;LIBS;LABELS;ARGS;NEEDS")
   if(test_UNPARSED_ARGUMENTS OR (NOT test_SOURCES AND NOT test_PROGRAM))
     message(FATAL_ERROR "ckv_add_test(${suite}): needs SOURCES or PROGRAM; does not know '${test_UNPARSED_ARGUMENTS}'")
   endif()
@@ -97,10 +101,11 @@ function(ckv_add_test suite)
     if(test_RANKS)
       foreach(ranks IN LISTS test_RANKS)
         ckv_add_case(${built} ${suite}.${case}-np${ranks} ${program} ${case} ${ranks} ${test_TIMEOUT}
-          "mpi;np${ranks};${test_LABELS}" "${test_ARGS}")
+          "${test_GPUS}" "mpi;np${ranks};${test_LABELS}" "${test_ARGS}")
       endforeach()
     else()
-      ckv_add_case(${built} ${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "${test_LABELS}" "${test_ARGS}")
+      ckv_add_case(${built} ${suite}.${case} ${program} ${case} 1 ${test_TIMEOUT} "${test_GPUS}"
+        "${test_LABELS}" "${test_ARGS}")
       if(built AND test_ALONE)
         set_tests_properties(${suite}.${case} PROPERTIES RUN_SERIAL ON)
       endif()
