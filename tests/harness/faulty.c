@@ -235,6 +235,14 @@ static void kills_the_launcher(void **state)
     spin();
 }
 
+static void stops_the_launcher(void **state)
+{
+    (void)state;
+    if (is_last())
+        kill(launcher_pid(), SIGSTOP);
+    spin();
+}
+
 static void *assert_elsewhere(void *unused)
 {
     assert_null(unused);
@@ -329,6 +337,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(is_stopped),
     CKV_CASE(kills_mpirun),
     CKV_CASE(kills_the_launcher),
+    CKV_CASE(stops_the_launcher),
     CKV_CASE(asserts_on_a_thread),
     CKV_CASE(leaks_a_block),
     CKV_CASE(leaves_a_process),

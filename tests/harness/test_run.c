@@ -150,6 +150,17 @@ static void every_fault_has_its_verdict(void **state)
     mini_end(&run);
 }
 
+static void stopped_launcher_is_ended(void **state)
+{
+    (void)state;
+    static const mini_case cases[] = {MINI("stopped", "stops_the_launcher", 2), MINI("sound", "passes", 2)};
+    mini_begin(&run, cases, COUNT(cases), "5");
+    mini_run(&run, "", "-j4");
+    mini_expect(&run, "stopped", "infrastructure", "its launcher died (signal 9)");
+    mini_expect(&run, "sound", "pass", "");
+    mini_end(&run);
+}
+
 static void expect_code(const mini_case *one, int code)
 {
     mini_begin(&run, one, 1, "1");
@@ -365,6 +376,7 @@ static void refuses_to_run_in_ranks(void **state)
 
 static const ckv_test_case cases[] = {
     CKV_CASE(every_fault_has_its_verdict),
+    CKV_CASE(stopped_launcher_is_ended),
     CKV_CASE(exit_codes_tell_the_kind),
     CKV_CASE(expectations_and_waivers),
     CKV_CASE(flaky_is_a_verdict),

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 static const int settle_poll_ms = 50;
+static const double worker_margin_s = 15; /* past the deadline: more than a worker ever needs to end its job */
 
 static volatile sig_atomic_t interruption;
 
@@ -65,8 +66,8 @@ static bool start(run_state *run, plan_case *one, const slot_grant *grant)
 {
     run_attempt *attempt = arena_alloc(run->memory, sizeof *attempt);
     *attempt = (run_attempt){.of = one, .number = one->started + 1, .grant = *grant, .started = run_now()};
-    attempt->folder = make_folder(run, one, attempt->number);
     attempt->gpus = run_gpus_prepare(run, attempt);
+    attempt->folder = make_folder(run, one, attempt->number);
     harness_case described = {.ranks = one->test->ranks,
                               .timeout_s = one->timeout_s,
                               .unrecorded = one->test->unrecorded,
@@ -88,10 +89,17 @@ static bool start(run_state *run, plan_case *one, const slot_grant *grant)
     return true;
 }
 
-/* What decides without running: true when it did. */
+static bool not_placeable(run_state *run, plan_case *one)
+{
+    const char *reason = arena_format(run->memory, "it needs %d GPUs, more than this run may use", one->request.gpus);
+    return run_case_not_run(run, one, RUN_INFRASTRUCTURE, reason);
+}
+
+/* What decides without running: true when it did. A GPU may be given up between two attempts. */
 static bool is_settled_unrun(run_state *run, plan_case *one, bool *written)
 {
-    if (one->finished > 0 || one->started > 0)
+    bool possible = one->test != NULL && slots_can_ever(&run->slots, &one->request);
+    if (one->started > one->finished || (one->started > 0 && possible))
         return false;
     if (one->expected == ENTRY_SKIP)
         *written = run_case_not_run(run, one, RUN_SKIP, one->waived_by);
@@ -99,16 +107,15 @@ static bool is_settled_unrun(run_state *run, plan_case *one, bool *written)
         *written = run_case_not_run(run, one, RUN_SKIP, "this build leaves it out");
     else if (one->test->command == NULL)
         *written = run_case_not_run(run, one, RUN_INFRASTRUCTURE, "its program is not built");
-    else if (!slots_can_ever(&run->slots, &one->request))
-        *written = run_case_not_run(
-            run, one, RUN_INFRASTRUCTURE,
-            arena_format(run->memory, "it needs %d GPUs, more than this run may use", one->request.gpus));
+    else if (!possible)
+        *written = not_placeable(run, one);
     else
         return false;
     return true;
 }
 
-/* Go through what waits and start what fits; cases that cannot start now wait for their turn. */
+/* Go through what waits and start what fits; cases that cannot start now wait for their turn. Attempts of one case
+ * follow each other: they may use the same files. */
 static bool start_what_fits(run_state *run, size_t *num_waiting, bool *changed)
 {
     size_t kept = 0;
@@ -120,7 +127,7 @@ static bool start_what_fits(run_state *run, size_t *num_waiting, bool *changed)
             *changed = true;
             continue;
         }
-        while (written && one->started < run->repeat && slots_take(&run->slots, &one->request, &grant)) {
+        if (written && one->started == one->finished && slots_take(&run->slots, &one->request, &grant)) {
             written = start(run, one, &grant);
             *changed = true;
         }
@@ -146,6 +153,13 @@ static bool finish(run_state *run, run_attempt *attempt)
     return run_attempt_done(run, attempt);
 }
 
+/* A worker that does not do its part (its case may have stopped it) is ended; worker_finish sees to its processes. */
+static void end_overdue(const run_attempt *attempt)
+{
+    if (!attempt->ended && run_now() > attempt->started + attempt->of->timeout_s + worker_margin_s)
+        kill(attempt->worker.pid, SIGKILL);
+}
+
 /* Wait until a worker ends, `limit_ms` passes or a signal comes, and take over what has ended. */
 static bool collect(run_state *run, int limit_ms, bool *changed)
 {
@@ -157,6 +171,7 @@ static bool collect(run_state *run, int limit_ms, bool *changed)
         attempts[count] = one;
         ends[count++] = (struct pollfd){.fd = one->ended ? -1 : one->worker.fd, .events = POLLIN};
         limit_ms = one->ended && settle_poll_ms < limit_ms ? settle_poll_ms : limit_ms;
+        end_overdue(one);
     }
     if (written && poll(ends, (nfds_t)count, limit_ms) < 0 && errno != EINTR)
         written = false;
