@@ -10,6 +10,7 @@ static const cli_command commands[] = {
     {"demo", "roll video models through the cache and check every forward", cmd_demo},
     {"replay", "run a recorded trace and compare every forward with the exact window", cmd_replay},
     {"window", "run cache operations and print which tokens each block reads", cmd_window},
+    {"blocks", "run block-manager operations: prefix reuse, windows, eviction, offload", cmd_blocks},
     {"size", "tokens and bytes a geometry needs; the largest window that fits", cmd_size},
     {"lists", "test lists: select, explain, check and shard for a machine", cmd_lists},
     {NULL, NULL, NULL},

@@ -339,9 +339,9 @@ static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const
                       ckv_stream exchanges, ckv_stream stream, int *agreed_out)
 {
     const ckv_device *device = ulysses->device;
-    CKV_TRY(device->stream_follow(exchanges, stream));
+    CKV_TRY(ckv_device_stream_follow(device, exchanges, stream));
     CKV_TRY(go_there(ulysses, plan, 0, args, exchanges));
-    CKV_TRY(device->stream_follow(stream, exchanges));
+    CKV_TRY(ckv_device_stream_follow(device, stream, exchanges));
     for (int64_t part = 0; part < ulysses->parts; part++) {
         if (part + 1 < ulysses->parts)
             CKV_TRY(go_there(ulysses, plan, part + 1, args, exchanges));
@@ -354,11 +354,11 @@ static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const
             return status;
         }
         if (part + 1 < ulysses->parts)
-            CKV_TRY(device->stream_follow(stream, exchanges));
-        CKV_TRY(device->stream_follow(exchanges, stream));
+            CKV_TRY(ckv_device_stream_follow(device, stream, exchanges));
+        CKV_TRY(ckv_device_stream_follow(device, exchanges, stream));
         CKV_TRY(come_back(ulysses, plan, part, args, exchanges));
     }
-    return device->stream_follow(stream, exchanges);
+    return ckv_device_stream_follow(device, stream, exchanges);
 }
 
 static ckv_status attend_alone(const ckv_ulysses *ulysses, const ckv_attention_args *args, ckv_stream stream)

@@ -95,3 +95,17 @@ int64_t ckv_device_allocation_bytes(const ckv_device *device, int64_t bytes)
     int64_t taken;
     return ckv_mul_i64(units, device->granularity_bytes, &taken) ? taken : -1;
 }
+
+/* An event may go as soon as both sides are enqueued. */
+ckv_status ckv_device_stream_follow(const ckv_device *device, ckv_stream stream, ckv_stream other)
+{
+    ckv_event event = NULL;
+    if (stream == other)
+        return CKV_OK;
+    CKV_TRY(device->event_create(&event));
+    ckv_status status = device->event_record(event, other);
+    if (status == CKV_OK)
+        status = device->event_wait(event, stream);
+    device->event_destroy(event);
+    return status;
+}

@@ -16,6 +16,9 @@ struct ckv_exchange_peers_params;
 struct ckv_qk_norm_rope_params;
 struct ckv_zero_row_tails_params;
 
+/* A CUDA event (the type behind cudaEvent_t); NULL, and ignored, where streams are. */
+typedef struct CUevent_st *ckv_event;
+
 struct ckv_device {
     const char *name;
     int host_addressable; /* the host may read and write this memory */
@@ -39,11 +42,22 @@ struct ckv_device {
     /* Whether what is enqueued on the stream now is recorded into a graph instead of run. */
     ckv_status (*is_capturing)(ckv_stream stream, int *capturing_out);
 
-    /* Another stream, to overlap work. stream_follow: what is enqueued on `stream` from now on waits for what is on
-     * `other` by now; nothing when they are one. stream_destroy accepts NULL. */
+    /* Host memory that copies to and from the device need not wait for; NULL is freed too. ERROR_MEMORY. */
+    ckv_status (*alloc_host)(size_t bytes, void **memory_out);
+    void (*free_host)(void *memory);
+
+    /* `height` rows of `width_bytes` between memory of alloc and alloc_host, in any direction; no overlap. */
+    ckv_status (*copy_2d)(void *destination, size_t destination_pitch_bytes, const void *source,
+                          size_t source_pitch_bytes, size_t width_bytes, size_t height, ckv_stream stream);
+
+    /* Streams of the library's own, and points in them: event_record marks what is enqueued so far, event_wait keeps
+     * the stream from going on before the point marked last. */
     ckv_status (*stream_create)(ckv_stream *stream_out);
     void (*stream_destroy)(ckv_stream stream);
-    ckv_status (*stream_follow)(ckv_stream stream, ckv_stream other);
+    ckv_status (*event_create)(ckv_event *event_out);
+    void (*event_destroy)(ckv_event event);
+    ckv_status (*event_record)(ckv_event event, ckv_stream stream);
+    ckv_status (*event_wait)(ckv_event event, ckv_stream stream);
 
     /* Kernels; kernels/<op>/<op>.h has the contract of each. */
     ckv_status (*rotate_rows)(const struct ckv_rotate_rows_params *params, ckv_stream stream);
@@ -58,6 +72,9 @@ struct ckv_device {
 
 /* What alloc(bytes) takes of the device's memory; -1 when that does not fit 64 bits. */
 int64_t ckv_device_allocation_bytes(const ckv_device *device, int64_t bytes);
+
+/* What is enqueued on `stream` from now on waits for what is on `other` by now; nothing when they are one. */
+CKV_NODISCARD ckv_status ckv_device_stream_follow(const ckv_device *device, ckv_stream stream, ckv_stream other);
 
 extern const ckv_device ckv_device_host;
 extern const ckv_device ckv_device_strict;

@@ -116,6 +116,72 @@ static ckv_status cuda_fill_2d(void *destination, size_t pitch_bytes, int byte, 
                            "cudaMemset2DAsync");
 }
 
+static ckv_status cuda_alloc_host(size_t bytes, void **memory_out)
+{
+    void *memory = NULL;
+    cudaError_t error = cudaMallocHost(&memory, bytes > 0 ? bytes : 1);
+    if (error == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        return ckv_fail(CKV_ERROR_MEMORY, "cuda: cannot pin %zu bytes of host memory (cudaMallocHost: %d %s)", bytes,
+                        (int)error, cudaGetErrorName(error));
+    }
+    CKV_TRY(ckv_cuda_status(error, "cudaMallocHost"));
+    *memory_out = memory;
+    return CKV_OK;
+}
+
+static void cuda_free_host(void *memory)
+{
+    if (memory != NULL)
+        cudaFreeHost(memory);
+}
+
+static ckv_status cuda_copy_2d(void *destination, size_t destination_pitch_bytes, const void *source,
+                               size_t source_pitch_bytes, size_t width_bytes, size_t height, ckv_stream stream)
+{
+    if (width_bytes == 0 || height == 0)
+        return CKV_OK;
+    if (height == 1 || (destination_pitch_bytes == width_bytes && source_pitch_bytes == width_bytes))
+        return ckv_cuda_status(cudaMemcpyAsync(destination, source, width_bytes * height, cudaMemcpyDefault, stream),
+                               "cudaMemcpyAsync");
+    return ckv_cuda_status(cudaMemcpy2DAsync(destination, destination_pitch_bytes, source, source_pitch_bytes,
+                                             width_bytes, height, cudaMemcpyDefault, stream),
+                           "cudaMemcpy2DAsync");
+}
+
+/* Not ordered with the legacy default stream: waits are the caller's to state. */
+static ckv_status cuda_stream_create(ckv_stream *stream_out)
+{
+    return ckv_cuda_status(cudaStreamCreateWithFlags(stream_out, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+
+static void cuda_stream_destroy(ckv_stream stream)
+{
+    if (stream != NULL)
+        cudaStreamDestroy(stream);
+}
+
+static ckv_status cuda_event_create(ckv_event *event_out)
+{
+    return ckv_cuda_status(cudaEventCreateWithFlags(event_out, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
+static void cuda_event_destroy(ckv_event event)
+{
+    if (event != NULL)
+        cudaEventDestroy(event);
+}
+
+static ckv_status cuda_event_record(ckv_event event, ckv_stream stream)
+{
+    return ckv_cuda_status(cudaEventRecord(event, stream), "cudaEventRecord");
+}
+
+static ckv_status cuda_event_wait(ckv_event event, ckv_stream stream)
+{
+    return ckv_cuda_status(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
+}
+
 static ckv_status cuda_wait(ckv_stream stream)
 {
     return ckv_cuda_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
@@ -127,34 +193,6 @@ static ckv_status cuda_is_capturing(ckv_stream stream, int *capturing_out)
     CKV_TRY(ckv_cuda_status(cudaStreamIsCapturing(stream, &capture), "cudaStreamIsCapturing"));
     *capturing_out = capture != cudaStreamCaptureStatusNone;
     return CKV_OK;
-}
-
-static ckv_status cuda_stream_create(ckv_stream *stream_out)
-{
-    cudaStream_t stream = NULL;
-    CKV_TRY(ckv_cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
-    *stream_out = stream;
-    return CKV_OK;
-}
-
-static void cuda_stream_destroy(ckv_stream stream)
-{
-    if (stream != NULL)
-        cudaStreamDestroy(stream);
-}
-
-/* An event may go as soon as both sides are enqueued. */
-static ckv_status cuda_stream_follow(ckv_stream stream, ckv_stream other)
-{
-    cudaEvent_t event = NULL;
-    if (stream == other)
-        return CKV_OK;
-    CKV_TRY(ckv_cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags"));
-    ckv_status status = ckv_cuda_status(cudaEventRecord(event, other), "cudaEventRecord");
-    if (status == CKV_OK)
-        status = ckv_cuda_status(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
-    cudaEventDestroy(event);
-    return status;
 }
 
 const ckv_device ckv_device_cuda = {
@@ -170,9 +208,15 @@ const ckv_device ckv_device_cuda = {
     .fill_2d = cuda_fill_2d,
     .wait = cuda_wait,
     .is_capturing = cuda_is_capturing,
+    .alloc_host = cuda_alloc_host,
+    .free_host = cuda_free_host,
+    .copy_2d = cuda_copy_2d,
     .stream_create = cuda_stream_create,
     .stream_destroy = cuda_stream_destroy,
-    .stream_follow = cuda_stream_follow,
+    .event_create = cuda_event_create,
+    .event_destroy = cuda_event_destroy,
+    .event_record = cuda_event_record,
+    .event_wait = cuda_event_wait,
     .rotate_rows = ckv_rotate_rows_cuda,
     .scatter_kv_slots = ckv_scatter_kv_slots_cuda,
     .causal_layout = ckv_causal_layout_cuda,

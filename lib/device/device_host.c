@@ -55,19 +55,16 @@ static ckv_status host_fill_2d(void *destination, size_t pitch_bytes, int byte, 
     return CKV_OK;
 }
 
-static ckv_status host_wait(ckv_stream stream)
+static ckv_status host_copy_2d(void *destination, size_t destination_pitch_bytes, const void *source,
+                               size_t source_pitch_bytes, size_t width_bytes, size_t height, ckv_stream stream)
 {
-    (void)stream;
+    for (size_t row = 0; row < height; row++)
+        host_copy((char *)destination + row * destination_pitch_bytes, (const char *)source + row * source_pitch_bytes,
+                  width_bytes, stream);
     return CKV_OK;
 }
 
-static ckv_status host_is_capturing(ckv_stream stream, int *capturing_out)
-{
-    (void)stream;
-    *capturing_out = 0;
-    return CKV_OK;
-}
-
+/* Everything has happened when a call returns: streams and events are nothing. */
 static ckv_status host_stream_create(ckv_stream *stream_out)
 {
     *stream_out = NULL;
@@ -79,10 +76,34 @@ static void host_stream_destroy(ckv_stream stream)
     (void)stream;
 }
 
-static ckv_status host_stream_follow(ckv_stream stream, ckv_stream other)
+static ckv_status host_event_create(ckv_event *event_out)
+{
+    *event_out = NULL;
+    return CKV_OK;
+}
+
+static void host_event_destroy(ckv_event event)
+{
+    (void)event;
+}
+
+static ckv_status host_event(ckv_event event, ckv_stream stream)
+{
+    (void)event;
+    (void)stream;
+    return CKV_OK;
+}
+
+static ckv_status host_wait(ckv_stream stream)
 {
     (void)stream;
-    (void)other;
+    return CKV_OK;
+}
+
+static ckv_status host_is_capturing(ckv_stream stream, int *capturing_out)
+{
+    (void)stream;
+    *capturing_out = 0;
     return CKV_OK;
 }
 
@@ -104,9 +125,15 @@ const ckv_device ckv_device_host = {
     .fill_2d = host_fill_2d,
     .wait = host_wait,
     .is_capturing = host_is_capturing,
+    .alloc_host = host_alloc,
+    .free_host = host_free,
+    .copy_2d = host_copy_2d,
     .stream_create = host_stream_create,
     .stream_destroy = host_stream_destroy,
-    .stream_follow = host_stream_follow,
+    .event_create = host_event_create,
+    .event_destroy = host_event_destroy,
+    .event_record = host_event,
+    .event_wait = host_event,
     .rotate_rows = ckv_rotate_rows_host,
     .scatter_kv_slots = ckv_scatter_kv_slots_host,
     .causal_layout = ckv_causal_layout_host,

@@ -104,14 +104,22 @@ static ckv_status strict_fill_2d(void *destination, size_t pitch_bytes, int byte
     WITH_ACCESS(destination, ckv_device_host.fill_2d(destination, pitch_bytes, byte, width_bytes, height, stream));
 }
 
-static ckv_status strict_wait(ckv_stream stream)
+static ckv_status strict_copy_2d(void *destination, size_t destination_pitch_bytes, const void *source,
+                                 size_t source_pitch_bytes, size_t width_bytes, size_t height, ckv_stream stream)
 {
-    return ckv_device_host.wait(stream);
+    WITH_ACCESS(NULL, ckv_device_host.copy_2d(destination, destination_pitch_bytes, source, source_pitch_bytes,
+                                              width_bytes, height, stream));
 }
 
-static ckv_status strict_is_capturing(ckv_stream stream, int *capturing_out)
+/* Host memory, streams and events are the host's: what is to be found here is a device address in the wrong hands. */
+static ckv_status strict_alloc_host(size_t bytes, void **memory_out)
 {
-    return ckv_device_host.is_capturing(stream, capturing_out);
+    return ckv_device_host.alloc_host(bytes, memory_out);
+}
+
+static void strict_free_host(void *memory)
+{
+    ckv_device_host.free_host(memory);
 }
 
 static ckv_status strict_stream_create(ckv_stream *stream_out)
@@ -124,9 +132,29 @@ static void strict_stream_destroy(ckv_stream stream)
     ckv_device_host.stream_destroy(stream);
 }
 
-static ckv_status strict_stream_follow(ckv_stream stream, ckv_stream other)
+static ckv_status strict_event_create(ckv_event *event_out)
 {
-    return ckv_device_host.stream_follow(stream, other);
+    return ckv_device_host.event_create(event_out);
+}
+
+static void strict_event_destroy(ckv_event event)
+{
+    ckv_device_host.event_destroy(event);
+}
+
+static ckv_status strict_event(ckv_event event, ckv_stream stream)
+{
+    return ckv_device_host.event_record(event, stream);
+}
+
+static ckv_status strict_wait(ckv_stream stream)
+{
+    return ckv_device_host.wait(stream);
+}
+
+static ckv_status strict_is_capturing(ckv_stream stream, int *capturing_out)
+{
+    return ckv_device_host.is_capturing(stream, capturing_out);
 }
 
 static ckv_status strict_probe(void)
@@ -161,9 +189,15 @@ const ckv_device ckv_device_strict = {
     .fill_2d = strict_fill_2d,
     .wait = strict_wait,
     .is_capturing = strict_is_capturing,
+    .alloc_host = strict_alloc_host,
+    .free_host = strict_free_host,
+    .copy_2d = strict_copy_2d,
     .stream_create = strict_stream_create,
     .stream_destroy = strict_stream_destroy,
-    .stream_follow = strict_stream_follow,
+    .event_create = strict_event_create,
+    .event_destroy = strict_event_destroy,
+    .event_record = strict_event,
+    .event_wait = strict_event,
     .rotate_rows = strict_rotate_rows,
     .scatter_kv_slots = strict_scatter_kv_slots,
     .causal_layout = strict_causal_layout,

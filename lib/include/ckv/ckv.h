@@ -3,6 +3,7 @@
 #define CKV_H
 
 #include <ckv/attention.h>
+#include <ckv/blocks.h>
 #include <ckv/cache.h>
 #include <ckv/comm.h>
 #include <ckv/pool.h>

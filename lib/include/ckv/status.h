@@ -23,7 +23,8 @@ extern "C" {
     X(ERROR_DEVICE, -6, "the device reported an error")                                                                \
     X(ERROR_COMM, -7, "the transport reported an error")                                                               \
     X(ERROR_TIMEOUT, -8, "a rank did not arrive in time")                                                              \
-    X(ERROR_INTERNAL, -9, "an invariant of the library does not hold")
+    X(ERROR_INTERNAL, -9, "an invariant of the library does not hold")                                                 \
+    X(ERROR_NOT_FOUND, -10, "no such object")
 
 typedef enum ckv_status {
 #define CKV_STATUS_ENUM(name, value, message) CKV_##name = (value),

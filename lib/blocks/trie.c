@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "lib/blocks/trie.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_CAPACITY = 64 };
+static const uint64_t ROOT_DIGEST = 0x6b8f2a1d9c3e5704u;
+
+static int32_t *exact_bucket(const trie *t, uint64_t digest)
+{
+    return &t->exact[(uint32_t)(digest >> 32) & t->bucket_mask];
+}
+
+static int32_t *group_bucket(const trie *t, int32_t parent, int32_t space, int32_t first_token)
+{
+    uint64_t mixed = ((uint64_t)(uint32_t)parent << 32 | (uint32_t)first_token) * 0x9e3779b97f4a7c15u;
+    mixed = (mixed ^ mixed >> 31 ^ (uint64_t)(uint32_t)space) * 0xbf58476d1ce4e5b9u;
+    return &t->group[(uint32_t)(mixed >> 32) & t->bucket_mask];
+}
+
+static int32_t *node_tokens(const trie *t, int32_t node)
+{
+    return t->tokens + (int64_t)node * t->tokens_per_block;
+}
+
+static void link_exact(trie *t, int32_t node)
+{
+    int32_t *bucket = exact_bucket(t, t->nodes[node].digest);
+    t->nodes[node].next_exact = *bucket;
+    *bucket = node;
+}
+
+static void link_group(trie *t, int32_t node)
+{
+    trie_node *n = &t->nodes[node];
+    int32_t *bucket = group_bucket(t, n->parent, n->space, node_tokens(t, node)[0]);
+    n->next_group = *bucket;
+    n->prev_group = TRIE_NONE;
+    if (*bucket != TRIE_NONE)
+        t->nodes[*bucket].prev_group = node;
+    *bucket = node;
+}
+
+static void unlink_exact(trie *t, int32_t node)
+{
+    int32_t *link = exact_bucket(t, t->nodes[node].digest);
+    while (*link != node)
+        link = &t->nodes[*link].next_exact;
+    *link = t->nodes[node].next_exact;
+}
+
+static void unlink_group(trie *t, int32_t node)
+{
+    const trie_node *n = &t->nodes[node];
+    if (n->prev_group != TRIE_NONE)
+        t->nodes[n->prev_group].next_group = n->next_group;
+    else
+        *group_bucket(t, n->parent, n->space, node_tokens(t, node)[0]) = n->next_group;
+    if (n->next_group != TRIE_NONE)
+        t->nodes[n->next_group].prev_group = n->prev_group;
+}
+
+static bool rebuild_buckets(trie *t, int32_t capacity)
+{
+    uint32_t buckets = FIRST_CAPACITY;
+    while (buckets < (uint32_t)capacity)
+        buckets *= 2;
+    if (t->exact != NULL && buckets == t->bucket_mask + 1)
+        return true;
+    int32_t *exact = malloc(buckets * sizeof *exact), *group = malloc(buckets * sizeof *group);
+    if (exact == NULL || group == NULL) {
+        free(exact);
+        free(group);
+        return false;
+    }
+    memset(exact, 0xff, buckets * sizeof *exact); /* TRIE_NONE */
+    memset(group, 0xff, buckets * sizeof *group);
+    free(t->exact);
+    free(t->group);
+    t->exact = exact;
+    t->group = group;
+    t->bucket_mask = buckets - 1;
+    for (int32_t i = 1; i < t->used; i++) {
+        if (t->nodes[i].parent != TRIE_NONE) {
+            link_exact(t, i);
+            link_group(t, i);
+        }
+    }
+    return true;
+}
+
+bool trie_reserve(trie *t, int64_t more)
+{
+    int64_t needed = t->live + 1 + more; /* and the root */
+    if (needed <= t->capacity)
+        return true;
+    int64_t capacity = t->capacity > 0 ? t->capacity : FIRST_CAPACITY;
+    while (capacity < needed)
+        capacity += capacity / 2;
+    if (capacity > INT32_MAX / 2)
+        return false;
+    /* An array that has grown stays grown when a later one cannot. */
+    trie_node *nodes = realloc(t->nodes, (size_t)capacity * sizeof *nodes);
+    t->nodes = nodes != NULL ? nodes : t->nodes;
+    int32_t *tokens = realloc(t->tokens, (size_t)capacity * (size_t)t->tokens_per_block * sizeof *tokens);
+    t->tokens = tokens != NULL ? tokens : t->tokens;
+    int32_t *values = realloc(t->values, (size_t)capacity * (size_t)t->num_windows * sizeof *values);
+    t->values = values != NULL ? values : t->values;
+    if (nodes == NULL || tokens == NULL || values == NULL || !rebuild_buckets(t, (int32_t)capacity))
+        return false;
+    t->capacity = (int32_t)capacity;
+    return true;
+}
+
+bool trie_init(trie *t, int32_t tokens_per_block, int32_t num_windows)
+{
+    *t = (trie){.tokens_per_block = tokens_per_block, .num_windows = num_windows, .unused = TRIE_NONE};
+    key_spaces_init(&t->spaces);
+    if (!trie_reserve(t, 0))
+        return false;
+    t->nodes[TRIE_ROOT] = (trie_node){.digest = ROOT_DIGEST,
+                                      .parent = TRIE_NONE,
+                                      .first_child = TRIE_NONE,
+                                      .last_child = TRIE_NONE,
+                                      .num_values = 1}; /* never pruned */
+    memset(t->values, 0xff, (size_t)num_windows * sizeof *t->values);
+    t->used = 1;
+    return true;
+}
+
+void trie_free(trie *t)
+{
+    for (int32_t i = 0; i < t->used; i++)
+        free(t->nodes[i].more);
+    free(t->nodes);
+    free(t->tokens);
+    free(t->values);
+    free(t->exact);
+    free(t->group);
+    key_spaces_free(&t->spaces);
+    *t = (trie){0};
+}
+
+key_view trie_key(const trie *t, int32_t node)
+{
+    const trie_node *n = &t->nodes[node];
+    bool extra = n->more != NULL && t->spaces.items[n->space].uses_extra;
+    const int64_t *mm = n->num_mm > 0 ? n->more + (extra ? n->count : 0) : NULL;
+    _Static_assert(sizeof(key_mm) == 2 * sizeof(int64_t), "multimodal items are stored as pairs");
+    return (key_view){.tokens = node_tokens(t, node),
+                      .extra = extra ? n->more : NULL,
+                      .mm = (const key_mm *)mm,
+                      .count = n->count,
+                      .num_mm = n->num_mm,
+                      .space = n->space};
+}
+
+int32_t trie_find(const trie *t, int32_t parent, const key_view *key, uint64_t digest)
+{
+    for (int32_t node = *exact_bucket(t, digest); node != TRIE_NONE; node = t->nodes[node].next_exact) {
+        if (t->nodes[node].digest != digest || t->nodes[node].parent != parent)
+            continue;
+        key_view found = trie_key(t, node);
+        if (key_equal(&found, key))
+            return node;
+    }
+    return TRIE_NONE;
+}
+
+void trie_prefetch(const trie *t, uint64_t digest)
+{
+    __builtin_prefetch(exact_bucket(t, digest));
+}
+
+void trie_prefetch_node(const trie *t, uint64_t digest)
+{
+    int32_t node = *exact_bucket(t, digest);
+    if (node == TRIE_NONE)
+        return;
+    __builtin_prefetch(&t->nodes[node]);
+    __builtin_prefetch(&t->nodes[node].next_exact);
+    __builtin_prefetch(node_tokens(t, node));
+    __builtin_prefetch(node_tokens(t, node) + t->tokens_per_block - 1);
+    __builtin_prefetch(&t->values[(int64_t)node * t->num_windows]);
+}
+
+static bool copy_more(trie_node *n, const key_view *key)
+{
+    size_t extra = key->extra != NULL ? (size_t)key->count : 0, items = (size_t)key->num_mm;
+    if (extra + items == 0)
+        return true;
+    n->more = malloc((extra + 2 * items) * sizeof *n->more);
+    if (n->more == NULL)
+        return false;
+    if (extra > 0)
+        memcpy(n->more, key->extra, extra * sizeof *n->more);
+    if (items > 0)
+        memcpy(n->more + extra, key->mm, items * sizeof *key->mm);
+    return true;
+}
+
+static void link_child(trie *t, int32_t node)
+{
+    trie_node *n = &t->nodes[node], *parent = &t->nodes[n->parent];
+    n->prev_sibling = parent->last_child;
+    if (parent->last_child != TRIE_NONE)
+        t->nodes[parent->last_child].next_sibling = node;
+    else
+        parent->first_child = node;
+    parent->last_child = node;
+}
+
+static void unlink_child(trie *t, int32_t node)
+{
+    const trie_node *n = &t->nodes[node];
+    trie_node *parent = &t->nodes[n->parent];
+    if (n->prev_sibling != TRIE_NONE)
+        t->nodes[n->prev_sibling].next_sibling = n->next_sibling;
+    else
+        parent->first_child = n->next_sibling;
+    if (n->next_sibling != TRIE_NONE)
+        t->nodes[n->next_sibling].prev_sibling = n->prev_sibling;
+    else
+        parent->last_child = n->prev_sibling;
+}
+
+int32_t trie_add(trie *t, int32_t parent, const key_view *key, uint64_t digest)
+{
+    trie_node fresh = {.digest = digest,
+                       .serial = t->next_serial,
+                       .parent = parent,
+                       .first_child = TRIE_NONE,
+                       .last_child = TRIE_NONE,
+                       .next_sibling = TRIE_NONE,
+                       .prev_sibling = TRIE_NONE,
+                       .space = key->space,
+                       .count = key->count,
+                       .num_mm = key->num_mm};
+    if (!copy_more(&fresh, key))
+        return TRIE_NONE;
+    int32_t node = t->unused;
+    if (node != TRIE_NONE)
+        t->unused = t->nodes[node].next_exact;
+    else
+        node = t->used++;
+    t->nodes[node] = fresh;
+    memcpy(node_tokens(t, node), key->tokens, (size_t)key->count * sizeof *key->tokens);
+    memset(&t->values[(int64_t)node * t->num_windows], 0xff, (size_t)t->num_windows * sizeof *t->values);
+    t->next_serial++;
+    t->live++;
+    key_space_retain(&t->spaces, key->space);
+    link_exact(t, node);
+    link_group(t, node);
+    link_child(t, node);
+    return node;
+}
+
+/* The first of a bucket's nodes from `node` on that belongs to the group. */
+static int32_t skip_others(const trie *t, int32_t node, int32_t parent, const key_view *key)
+{
+    while (node != TRIE_NONE && (t->nodes[node].parent != parent || t->nodes[node].space != key->space ||
+                                 node_tokens(t, node)[0] != key->tokens[0]))
+        node = t->nodes[node].next_group;
+    return node;
+}
+
+int32_t trie_first_candidate(const trie *t, int32_t parent, const key_view *key)
+{
+    return skip_others(t, *group_bucket(t, parent, key->space, key->tokens[0]), parent, key);
+}
+
+int32_t trie_next_candidate(const trie *t, int32_t candidate, int32_t parent, const key_view *key)
+{
+    return skip_others(t, t->nodes[candidate].next_group, parent, key);
+}
+
+void trie_set_value(trie *t, int32_t node, int32_t window, int32_t block)
+{
+    t->values[(int64_t)node * t->num_windows + window] = block;
+    t->nodes[node].num_values++;
+}
+
+void trie_clear_value(trie *t, int32_t node, int32_t window)
+{
+    t->values[(int64_t)node * t->num_windows + window] = -1;
+    t->nodes[node].num_values--;
+}
+
+void trie_remove_leaf(trie *t, int32_t node)
+{
+    unlink_exact(t, node);
+    unlink_group(t, node);
+    unlink_child(t, node);
+    key_space_release(&t->spaces, t->nodes[node].space);
+    free(t->nodes[node].more);
+    t->nodes[node] = (trie_node){.parent = TRIE_NONE, .next_exact = t->unused};
+    t->unused = node;
+    t->live--;
+}
+
+void trie_prune(trie *t, int32_t node)
+{
+    while (t->nodes[node].num_values == 0 && t->nodes[node].first_child == TRIE_NONE) {
+        int32_t parent = t->nodes[node].parent;
+        trie_remove_leaf(t, node);
+        node = parent;
+    }
+}
