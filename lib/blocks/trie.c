@@ -97,7 +97,7 @@ bool trie_reserve(trie *t, int64_t more)
         return true;
     int64_t capacity = t->capacity > 0 ? t->capacity : FIRST_CAPACITY;
     while (capacity < needed)
-        capacity += capacity / 2;
+        capacity += capacity / 4; /* what lies idle stays a small part of what a node takes */
     if (capacity > INT32_MAX / 2)
         return false;
     /* An array that has grown stays grown when a later one cannot. */
