@@ -8,6 +8,7 @@
 #include "lib/blocks/trie.h"
 #include "lib/device/device.h"
 
+#include <ckv/blocks_report.h>
 #include <pthread.h>
 
 enum {

@@ -5,6 +5,7 @@
 #include "tests/support/random.h"
 
 #include <ckv/blocks.h>
+#include <ckv/blocks_report.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 #define CKV_TESTS_SUPPORT_BLOCKS_MODEL_H
 
 #include <ckv/blocks.h>
+#include <ckv/blocks_report.h>
 #include <stdbool.h>
 
 enum {

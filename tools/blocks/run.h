@@ -6,6 +6,7 @@
 #include "tools/common/arena.h"
 
 #include <ckv/blocks.h>
+#include <ckv/blocks_report.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>

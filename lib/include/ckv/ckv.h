@@ -4,6 +4,7 @@
 
 #include <ckv/attention.h>
 #include <ckv/blocks.h>
+#include <ckv/blocks_report.h>
 #include <ckv/cache.h>
 #include <ckv/comm.h>
 #include <ckv/pool.h>
