@@ -460,6 +460,11 @@ static void garbage(void **state)
     static const line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[4,0]}", "{}"},
         {"{", "{'error':'invalid','op':2}"},
+        {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[1000000000,0]}", "{'error':'capacity'}"},
+        {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[9223372036854775807,0]}",
+         "{'error':'capacity'}"},
+        {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[4,0],'windows':[0]}", "{'error':'invalid'}"},
+        {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':{'32':[4,0],'16':[4,0]}}", "{'error':'invalid'}"},
         {"[]", "{'error':'invalid'}"},
         {"7", "{'error':'invalid'}"},
         {"{'op':7}", "{'error':'invalid'}"},

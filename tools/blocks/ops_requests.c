@@ -140,7 +140,7 @@ static ckv_status op_rewind(blocks_run *run, const json_t *in, json_t *out)
     CKV_TRY(blocks_integer(run, in, "n", true, &n));
     CKV_TRY(ckv_blocks_rewind(run->blocks, id, n, &known));
     if (!known) {
-            json_object_set_new(out, "tokens", json_null());
+        json_object_set_new(out, "tokens", json_null());
         return CKV_OK;
     }
     CKV_TRY(ckv_blocks_get_request(run->blocks, id, &info));

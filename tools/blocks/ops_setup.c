@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROW_BYTES = 8 }; /* a payload has one integer per token */
+enum { ROW_BYTES = 8, BLOCK_BYTES = 128 }; /* a payload has one integer per token; what a block takes besides it */
+#define MOST_BYTES ((int64_t)4 << 30)      /* of one manager */
 
 static const char *const dtypes[] = {
 #define DTYPE_TEXT(name, text, bits) text,
@@ -236,11 +237,32 @@ static ckv_status read_config(blocks_run *run, const json_t *in, ckv_blocks_conf
     return ckv_device_find("host", &config->device);
 }
 
+/* A script must not take the machine's memory with one line. What is out of range is left to the library. */
+static ckv_status check_size(blocks_run *run, const ckv_blocks_config *config)
+{
+    const ckv_blocks_geometry *g = &config->geometry;
+    if (g->tokens_per_block < 1 || g->tokens_per_block > MOST_BYTES)
+        return CKV_OK;
+    int64_t most = MOST_BYTES / (ROW_BYTES * g->tokens_per_block + BLOCK_BYTES);
+    for (int64_t i = 0; i < config->num_counts; i++) {
+        int64_t windows = config->counts[i].window == 0 && g->num_windows > 0 ? g->num_windows : 1;
+        for (int tier = 0; tier < CKV_BLOCKS_TIERS; tier++) {
+            int64_t blocks = config->counts[i].blocks[tier];
+            if (blocks > most / windows)
+                return blocks_refuse(run, CKV_ERROR_CAPACITY, "%" PRId64 " blocks are more than scripts may have",
+                                     blocks);
+            most -= blocks > 0 ? blocks * windows : 0;
+        }
+    }
+    return CKV_OK;
+}
+
 static ckv_status op_init(blocks_run *run, const json_t *in, json_t *out)
 {
     ckv_blocks_config config;
     ckv_blocks *blocks;
     CKV_TRY(read_config(run, in, &config));
+    CKV_TRY(check_size(run, &config));
     CKV_TRY(ckv_blocks_create(&config, &blocks));
     blocks_engine_clear(run);
     ckv_blocks_destroy(&run->blocks);
