@@ -82,15 +82,18 @@ static ckv_status prepare(ckv_blocks *m, live_request *r)
 
 static ckv_status reserve_places(ckv_blocks *m, int64_t count)
 {
-    bool ok = id_map_reserve(&m->by_id, count);
-    if (ok && m->num_live + count > m->live_capacity) {
-        int64_t capacity = ckv_max_i64(m->num_live + count, 2 * m->live_capacity);
-        live_request **larger = realloc(m->live, (size_t)capacity * sizeof(live_request *));
-        ok = larger != NULL;
-        m->live = ok ? larger : m->live;
-        m->live_capacity = ok ? capacity : m->live_capacity;
-    }
-    return ok ? CKV_OK : ckv_fail(CKV_ERROR_MEMORY, "add: out of host memory");
+    int64_t needed = m->num_live + count;
+    if (!id_map_reserve(&m->by_id, count))
+        return ckv_fail(CKV_ERROR_MEMORY, "add: out of host memory");
+    if (needed <= m->live_capacity)
+        return CKV_OK;
+    int64_t capacity = ckv_max_i64(needed, 2 * m->live_capacity);
+    live_request **larger = realloc(m->live, (size_t)capacity * sizeof(live_request *));
+    if (larger == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "add: out of host memory");
+    m->live = larger;
+    m->live_capacity = capacity;
+    return CKV_OK;
 }
 
 static ckv_status open_batch(batch *b, const ckv_blocks_request *wanted)

@@ -68,9 +68,8 @@ static int64_t layer_heads(const ckv_blocks_geometry *g, int64_t layer)
     return g->kv_heads != NULL ? g->kv_heads[layer] : g->kv_heads_all;
 }
 
-static ckv_status check_element(const ckv_blocks_geometry *g, int64_t size, ckv_blocks_dtype dtype)
+static ckv_status check_element(int64_t size, ckv_blocks_dtype dtype)
 {
-    (void)g;
     CKV_TRY(check_between("dtype", (int64_t)dtype, 0, CKV_BLOCKS_NUM_DTYPES - 1));
     CKV_TRY(check_between("size_per_head", size, 1, MAX_SIZE));
     if (dtype == CKV_BLOCKS_FP4 && size % 16 != 0)
@@ -108,7 +107,7 @@ static ckv_status check_indexer(const ckv_blocks_geometry *g)
     return CKV_OK;
 }
 
-static ckv_status check_geometry(const ckv_blocks_geometry *g)
+static ckv_status check_numbers(const ckv_blocks_geometry *g)
 {
     CKV_TRY(check_between("tokens_per_block", g->tokens_per_block, 1, MAX_TOKENS_PER_BLOCK));
     CKV_TRY(check_between("max_seq_len", g->max_seq_len, 1, MAX_SEQ_LEN));
@@ -116,14 +115,19 @@ static ckv_status check_geometry(const ckv_blocks_geometry *g)
     CKV_TRY(check_between("state_bytes", g->state_bytes, 0, (int64_t)1 << 40));
     CKV_TRY(check_between("layers", g->layers, 0, MAX_LAYERS));
     CKV_TRY(check_between("number of windows", g->windows == NULL ? 1 : g->num_windows, 1, MAX_LAYERS));
-    CKV_TRY(check_between("cache", (int64_t)g->cache, CKV_BLOCKS_SELF, CKV_BLOCKS_CROSS));
+    return check_between("cache", (int64_t)g->cache, CKV_BLOCKS_SELF, CKV_BLOCKS_CROSS);
+}
+
+static ckv_status check_geometry(const ckv_blocks_geometry *g)
+{
+    CKV_TRY(check_numbers(g));
     CKV_TRY(check_windows(g));
     CKV_TRY(check_indexer(g));
     for (int64_t i = 0; i < num_layers(g); i++)
         CKV_TRY(check_between("kv_heads", layer_heads(g, i), 1, MAX_SIZE));
-    CKV_TRY(check_element(g, g->size_per_head, g->dtype));
+    CKV_TRY(check_element(g->size_per_head, g->dtype));
     for (int64_t i = 0; i < g->num_overrides; i++)
-        CKV_TRY(check_element(g, g->overrides[i].size_per_head, g->overrides[i].dtype));
+        CKV_TRY(check_element(g->overrides[i].size_per_head, g->overrides[i].dtype));
     return CKV_OK;
 }
 
@@ -238,8 +242,8 @@ static ckv_status plan_window(const ckv_blocks_geometry *g, window_state *w)
     info->sink_blocks = info->sliding ? ckv_ceil_div_i64(g->sink_tokens, g->tokens_per_block) : 0;
     w->recent = info->sliding ? info->window - g->sink_tokens : info->window;
     int64_t layers = num_layers(g);
-    w->layers = malloc((size_t)layers * sizeof *w->layers);
-    w->kv_heads = malloc((size_t)layers * sizeof *w->kv_heads);
+    w->layers = calloc((size_t)layers, sizeof *w->layers);
+    w->kv_heads = calloc((size_t)layers, sizeof *w->kv_heads);
     if (w->layers == NULL || w->kv_heads == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "blocks: out of host memory");
     for (int64_t i = 0; i < layers; i++) {

@@ -73,7 +73,7 @@ static int64_t freed_by(const forecast *f, int64_t position)
         return f->r->beam;
     if (position == f->tail)
         return f->tail_freed;
-    const int32_t *entry = &f->r->tables[f->w->index].ids[position * f->r->beam];
+    const int32_t *entry = f->r->tables[f->w->index].ids + position * f->r->beam;
     int64_t freed = 0;
     for (int64_t beam = 0; beam < f->r->beam; beam++) {
         int64_t uses = 0, before = 0;
@@ -98,7 +98,7 @@ static bool promises(const ckv_blocks *m, const block_state *b, int64_t row)
 /* The copies that the block of the next row needs. False: no block for one. */
 static bool forecast_tail(forecast *f, int64_t position, int64_t row)
 {
-    const int32_t *entry = &f->r->tables[f->w->index].ids[position * f->r->beam];
+    const int32_t *entry = f->r->tables[f->w->index].ids + position * f->r->beam;
     int64_t freed = 0;
     for (int64_t beam = 0; beam < f->r->beam; beam++) {
         const block_state *b = &f->w->blocks[entry[beam]];

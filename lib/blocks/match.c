@@ -146,16 +146,14 @@ ckv_status ckv_blocks_match(const ckv_blocks *m, const live_request *r, match_op
 {
     int64_t deepest = m->config.reuse ? options.limit / m->tokens_per_block : 0;
     walk k = {.m = m, .keys = ckv_request_keys(r), .options = options};
-    k.nodes = malloc((size_t)(deepest + 1) * sizeof *k.nodes);
-    k.least = malloc((size_t)((deepest + 1) * m->num_windows) * sizeof *k.least);
+    k.nodes = calloc((size_t)(deepest + 1), sizeof *k.nodes);
+    k.least = calloc((size_t)((deepest + 1) * m->num_windows), sizeof *k.least);
     if (k.nodes == NULL || k.least == NULL) {
         free(k.nodes);
         free(k.least);
         return ckv_fail(CKV_ERROR_MEMORY, "match of %lld tokens: out of host memory", (long long)options.limit);
     }
     k.nodes[0] = TRIE_ROOT;
-    for (int32_t i = 0; i < m->num_windows; i++)
-        k.least[i] = 0;
     candidate best[CKV_BLOCKS_MAX_WINDOWS] = {{0}};
     int64_t length = -1;
     if (m->config.reuse)

@@ -67,7 +67,7 @@ static bool grow_queue(payload *p)
     payload_copy *larger = malloc(capacity * sizeof *larger);
     if (larger == NULL)
         return false;
-    for (uint64_t i = p->taken; i < p->decided; i++)
+    for (uint64_t i = p->taken; p->queue_capacity > 0 && i < p->decided; i++)
         larger[i % capacity] = p->queue[i % p->queue_capacity];
     free(p->queue);
     p->queue = larger;
@@ -78,8 +78,8 @@ static bool grow_queue(payload *p)
 static ckv_status create_pool(payload *p, const window_state *w, int64_t block_bytes, int64_t groups, bool whole,
                               payload_pool *pool)
 {
-    pool->groups = groups;
-    pool->row_bytes = whole ? 0 : block_bytes / groups / p->tokens_per_block;
+    pool->groups = ckv_max_i64(groups, 1);
+    pool->row_bytes = whole ? 0 : block_bytes / pool->groups / p->tokens_per_block;
     for (int tier = 0; tier < CKV_BLOCKS_TIERS; tier++)
         CKV_TRY(
             ckv_tier_create(p->device, tier == CKV_BLOCKS_HOST, w->info.blocks[tier], block_bytes, &pool->tiers[tier]));

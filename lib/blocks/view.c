@@ -238,7 +238,7 @@ ckv_status ckv_blocks_hashes(ckv_blocks *blocks, int64_t id, int64_t capacity, u
         key_source keys = ckv_request_keys(r);
         uint64_t digest = t->nodes[TRIE_ROOT].digest;
         int64_t count = r->num_tokens / t->tokens_per_block;
-        for (int64_t k = 0; k < ckv_min_i64(count, capacity); k++) {
+        for (int64_t k = 0; hashes_out != NULL && k < ckv_min_i64(count, capacity); k++) {
             key_view key = key_make(&keys, k * t->tokens_per_block, t->tokens_per_block);
             hashes_out[k] = digest = key_digest(digest, &key, &t->spaces);
         }

@@ -68,7 +68,7 @@ typedef struct bm_request {
     int num_ranges;
     ckv_blocks_range ranges[BM_RANGES];
     int64_t decode_priority, decode_duration;
-    signed char table[BM_WINDOWS][BM_POSITIONS][BM_BEAMS];
+    int16_t table[BM_WINDOWS][BM_POSITIONS][BM_BEAMS];
     int positions, removed[BM_WINDOWS], scratch_first[BM_WINDOWS], scratch_end[BM_WINDOWS];
     bool snapshot[BM_POSITIONS];
     ckv_blocks_admission result;

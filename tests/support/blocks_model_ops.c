@@ -30,7 +30,7 @@ static ckv_status conclude(bm *m, bm *before)
 static void set_beams(bm *m, bm_request *r, int w, int position, int block)
 {
     for (int b = 0; b < r->beam; b++)
-        r->table[w][position][b] = (signed char)block;
+        r->table[w][position][b] = (int16_t)block;
     if (block < 0)
         return;
     m->windows[w].blocks[block].refs += r->beam;
@@ -179,7 +179,7 @@ static void place_new(bm *m, bm_request *r, int w, int position)
         if (shared) {
             set_beams(m, r, w, position, block);
         } else {
-            r->table[w][position][b] = (signed char)block;
+            r->table[w][position][b] = (int16_t)block;
             window->blocks[block].refs++;
         }
     }
@@ -341,7 +341,7 @@ static void grow_state(bm *m, bm_request *r, int w)
             bm_unref(m, w, id);
             id = own;
         }
-        r->table[w][last + 1][b] = (signed char)id;
+        r->table[w][last + 1][b] = (int16_t)id;
     }
     for (int b = 0; b < r->beam; b++)
         r->table[w][last][b] = -1;
@@ -365,7 +365,7 @@ static void own_tail(bm *m, bm_request *r, int w, int position, int row)
         if (own < 0)
             return;
         bm_copy(m, w, id, own, row);
-        r->table[w][position][b] = (signed char)own;
+        r->table[w][position][b] = (int16_t)own;
         bm_unref(m, w, id);
     }
 }
@@ -386,7 +386,7 @@ static void append_one(bm *m, bm_request *r, int32_t token)
         if (boundary && window->recurrent)
             grow_state(m, r, w);
         for (int b = 0; b < r->beam && boundary && !window->recurrent; b++)
-            r->table[w][position][b] = (signed char)fresh_beam(m, w, r->decode_priority, r->decode_duration);
+            r->table[w][position][b] = (int16_t)fresh_beam(m, w, r->decode_priority, r->decode_duration);
         if (!boundary && !window->recurrent)
             own_tail(m, r, w, position, (n - 1) % m->step);
         if (m->out_of_blocks)
@@ -435,7 +435,7 @@ ckv_status bm_rewind(bm *m, int64_t id, int n)
     }
     for (int w = m->num_windows - 1; w >= 0 && n > 0; w--) {
         if (m->windows[w].recurrent) {
-            signed char state = r->table[w][r->positions - 1][0];
+            int16_t state = r->table[w][r->positions - 1][0];
             for (int k = positions; k < r->positions; k++)
                 r->table[w][k][0] = -1;
             r->table[w][positions - 1][0] = state;

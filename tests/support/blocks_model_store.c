@@ -275,7 +275,7 @@ ckv_status bm_private(bm *m, int64_t id, int w, int index)
             break;
         m->windows[w].blocks[own].refs++;
         bm_copy(m, w, from, own, m->step);
-        r->table[w][index][b] = (signed char)own;
+        r->table[w][index][b] = (int16_t)own;
         bm_unref(m, w, from);
     }
     bool refused = m->out_of_blocks;

@@ -186,7 +186,7 @@ ckv_status blocks_request_object(blocks_run *run, const json_t *object, ckv_bloc
     if (!json_is_object(object))
         return blocks_refuse(run, CKV_ERROR_INVALID, "a request must be an object");
     *request = ckv_blocks_request_default();
-    int32_t *tokens;
+    int32_t *tokens = NULL;
     CKV_TRY(blocks_tokens(run, object, &tokens, &request->num_tokens));
     request->tokens = tokens;
     CKV_TRY(blocks_integer(run, object, "id", false, &request->id));
