@@ -256,8 +256,8 @@ ckv_status ckv_request_store(ckv_blocks *m, live_request *r, store_what what, in
 
 /* ---- pins.c ---- */
 
-/* Room for `more` pins in the map and the list. */
-ckv_status ckv_pins_reserve(ckv_blocks *m, ckv_blocks_handles *handles, int64_t more);
+/* An empty list with room for `most` pins, and room in the map. */
+ckv_status ckv_pins_reserve(ckv_blocks *m, ckv_blocks_handles *handles, int64_t most);
 void ckv_pins_add(ckv_blocks *m, window_state *w, int32_t id, ckv_blocks_handles *handles);
 
 /* ---- scheduling ---- */

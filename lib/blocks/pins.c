@@ -18,14 +18,13 @@ void ckv_blocks_handles_free(ckv_blocks_handles *handles)
     *handles = (ckv_blocks_handles){NULL, 0};
 }
 
-ckv_status ckv_pins_reserve(ckv_blocks *m, ckv_blocks_handles *handles, int64_t more)
+ckv_status ckv_pins_reserve(ckv_blocks *m, ckv_blocks_handles *handles, int64_t most)
 {
-    ckv_blocks_handle *items = realloc(handles->items, (size_t)(handles->count + more + 1) * sizeof *items);
-    handles->items = items != NULL ? items : handles->items;
-    if (items != NULL && id_map_reserve(&m->pins, more))
+    *handles = (ckv_blocks_handles){malloc((size_t)(most + 1) * sizeof *handles->items), 0};
+    if (handles->items != NULL && id_map_reserve(&m->pins, most))
         return CKV_OK;
     ckv_blocks_handles_free(handles);
-    return ckv_fail(CKV_ERROR_MEMORY, "pin: out of host memory for %" PRId64 " pins", more);
+    return ckv_fail(CKV_ERROR_MEMORY, "pin: out of host memory for %" PRId64 " pins", most);
 }
 
 void ckv_pins_add(ckv_blocks *m, window_state *w, int32_t id, ckv_blocks_handles *handles)

@@ -227,8 +227,8 @@ ckv_status ckv_blocks_size_pools(const ckv_blocks_sizing *sizing, ckv_blocks_cou
     if (sizing == NULL || counts_out == NULL || block_bytes_out == NULL || num_windows_out == NULL)
         return ckv_fail(CKV_ERROR_INVALID, "size_pools: an argument is NULL");
     CKV_TRY(check_sizing(sizing));
-    ckv_blocks_count counts[CKV_BLOCKS_MAX_WINDOWS];
-    int64_t block_bytes[CKV_BLOCKS_MAX_WINDOWS], num_windows = 0;
+    ckv_blocks_count counts[CKV_BLOCKS_MAX_WINDOWS] = {{0}};
+    int64_t block_bytes[CKV_BLOCKS_MAX_WINDOWS] = {0}, num_windows = 0;
     for (int64_t i = 0; i < sizing->num_ranks; i++)
         CKV_TRY(merge_rank(sizing, i, counts, block_bytes, &num_windows));
     memcpy(counts_out, counts, (size_t)num_windows * sizeof *counts);

@@ -25,8 +25,8 @@ ckv_status ckv_tier_create(const ckv_device *device, int on_host, int64_t slots,
         return ckv_fail(CKV_ERROR_INVALID, "%" PRId64 " slots of %" PRId64 " bytes do not fit 64 bits", slots,
                         slot_bytes);
     if (slots > 0) {
-        void *memory;
-        CKV_TRY((on_host ? device->alloc_host : device->alloc)((size_t)bytes, &memory));
+        void *memory = NULL;
+        CKV_TRY(on_host ? device->alloc_host((size_t)bytes, &memory) : device->alloc((size_t)bytes, &memory));
         tier.memory = memory;
         ckv_status status = zero(&tier, (size_t)bytes);
         if (status != CKV_OK) {

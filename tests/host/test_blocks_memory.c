@@ -13,6 +13,18 @@
 
 enum { STEP = 4 };
 
+/* Devices of this build and machine. */
+enum { NUM_DEVICES = 3 };
+
+static bool find_device(int index, const ckv_device **device_out)
+{
+    static const char *const names[NUM_DEVICES] = {"host", "strict", "cuda"};
+    ckv_status status = ckv_device_find(names[index], device_out);
+    if (index < 2)
+        assert_ok(status);
+    return status == CKV_OK;
+}
+
 static ckv_blocks_config small_config(const ckv_blocks_count *count)
 {
     ckv_blocks_config config = ckv_blocks_config_default();
@@ -60,18 +72,18 @@ static void move_slot(ckv_blocks *blocks, const ckv_device *device, int64_t pool
 static void a_partial_copy_takes_the_first_rows_of_every_run(void **state)
 {
     (void)state;
-    static const char *const devices[] = {"host", "strict"};
     static const int32_t first[] = {0, 1, 2, 3, 4, 5, 6, 7, 8}, second[] = {0, 1, 9};
     enum { RUNS = 2 * 2 * 2, ROW = 6, BYTES = RUNS * STEP * ROW };
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < NUM_DEVICES; d++) {
         ckv_blocks_count count = {.blocks = {4, 1}};
         ckv_blocks_config config = small_config(&count);
         ckv_blocks *blocks;
+        if (!find_device(d, &config.device))
+            continue;
         config.geometry.layers = 2;
         config.geometry.kv_heads_all = 2;
         config.geometry.size_per_head = 3;
         config.geometry.dtype = CKV_BLOCKS_BF16;
-        assert_ok(ckv_device_find(devices[d], &config.device));
         assert_ok(ckv_blocks_create(&config, &blocks));
         uint8_t written[BYTES], copied[BYTES];
         add(blocks, 1, first, 9);
@@ -81,13 +93,16 @@ static void a_partial_copy_takes_the_first_rows_of_every_run(void **state)
         assert_ok(ckv_blocks_prefill(blocks, 1, 9));
         assert_ok(ckv_blocks_store_context(blocks, 1, NULL));
         add(blocks, 2, second, 3);
+        assert_ok(ckv_blocks_wait(blocks));
         move_slot(blocks, config.device, 0, CKV_BLOCKS_PRIMARY, slot_of(blocks, 2, 0), copied, false);
         for (int i = 0; i < BYTES; i++)
             assert_int_equal(copied[i], i / ROW % STEP < 2 ? written[i] : 0);
         assert_ok(ckv_blocks_offload(blocks, 32, 0));
+        assert_ok(ckv_blocks_wait(blocks));
         move_slot(blocks, config.device, 0, CKV_BLOCKS_HOST, 0, copied, false);
         assert_memory_equal(copied, written, BYTES);
         assert_ok(ckv_blocks_onboard(blocks, 32, 0));
+        assert_ok(ckv_blocks_wait(blocks));
         move_slot(blocks, config.device, 0, CKV_BLOCKS_PRIMARY, slot_of(blocks, 1, 0), copied, false);
         assert_memory_equal(copied, written, BYTES);
         ckv_blocks_destroy(&blocks);
@@ -266,6 +281,67 @@ static void copies_wait_for_what_they_depend_on(void **state)
     assert_int_equal(wrong_rows, 0);
 }
 
+/* ---- Real streams ---- */
+
+/* Write the rows a request has not got, or compare those it has, on a stream between begin and end of a step. */
+static void step_on_device(ckv_blocks *blocks, const ckv_device *device, ckv_stream stream, int64_t id, bool write)
+{
+    ckv_blocks_request_info info;
+    int32_t tokens[32];
+    int64_t slots[8];
+    ckv_blocks_pool_view view;
+    assert_ok(ckv_blocks_get_request(blocks, id, &info));
+    assert_ok(ckv_blocks_get_tokens(blocks, id, 32, tokens));
+    assert_ok(ckv_blocks_get_table(blocks, id, 32, 0, 8, NULL, slots, NULL));
+    assert_ok(ckv_blocks_get_pool(blocks, 32, 0, CKV_BLOCKS_PRIMARY, &view));
+    assert_ok(ckv_blocks_step_begin(blocks, stream));
+    for (int64_t row = write ? info.kv : 0; row < (write ? info.prompt : info.kv); row++) {
+        char *at = (char *)view.base + slots[row / STEP] * view.slot_stride_bytes + row % STEP * 8;
+        int64_t wanted = value_of(tokens, row), found;
+        if (write) {
+            assert_ok(device->upload(at, &wanted, sizeof wanted, stream));
+        } else {
+            assert_ok(device->download(&found, at, sizeof found, stream));
+            assert_int_equal(found, wanted);
+        }
+    }
+    assert_ok(ckv_blocks_step_end(blocks, stream));
+}
+
+static void prefixes_survive_the_host_tier(void **state)
+{
+    (void)state;
+    for (int d = 0; d < NUM_DEVICES; d++) {
+        ckv_random random = {ckv_test_seed()};
+        ckv_blocks_count count = {.blocks = {8, 12}};
+        ckv_blocks_config config = small_config(&count);
+        ckv_blocks *blocks;
+        ckv_stream stream;
+        if (!find_device(d, &config.device))
+            continue;
+        config.row_bytes = sizeof(int64_t);
+        assert_ok(ckv_blocks_create(&config, &blocks));
+        assert_ok(config.device->stream_create(&stream));
+        for (int64_t id = 0; id < 300; id++) {
+            int64_t tokens = add_random(blocks, &random, id);
+            if (tokens == 0)
+                continue;
+            step_on_device(blocks, config.device, stream, id, false);
+            step_on_device(blocks, config.device, stream, id, true);
+            assert_ok(ckv_blocks_prefill(blocks, id, tokens));
+            assert_ok(ckv_blocks_remove(blocks, id, 1, NULL));
+            move_some(blocks, &random);
+        }
+        ckv_blocks_stats stats;
+        assert_ok(ckv_blocks_get_stats(blocks, &stats));
+        assert_true(stats.total.onboard_blocks > 20 && stats.total.offload_blocks > 20 && stats.total.copy_blocks > 0);
+        assert_ok(ckv_blocks_wait(blocks));
+        assert_ok(config.device->wait(stream));
+        config.device->stream_destroy(stream);
+        ckv_blocks_destroy(&blocks);
+    }
+}
+
 /* ---- Threads ---- */
 
 enum { THREADS = 4, TURNS = 400 };
@@ -365,6 +441,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(all_pools_move),
     CKV_CASE(without_memory_there_are_no_pools),
     CKV_CASE(copies_wait_for_what_they_depend_on),
+    CKV_CASE(prefixes_survive_the_host_tier),
     CKV_CASE(threads_share_a_manager),
 };
 
