@@ -20,18 +20,16 @@ static const ckv_attention_backend *const backends[] = {
 #ifdef CKV_HAVE_CUDNN
     &ckv_attention_backend_cudnn,
 #endif
+#ifdef CKV_HAVE_CUDA
+    &ckv_attention_backend_hopper,
+#endif
     &ckv_attention_backend_host,
 };
 enum { NUM_BACKENDS = sizeof backends / sizeof backends[0] };
 
-/* Names that other builds know. */
-static const char *const absent_backends[] = {
-#ifndef CKV_HAVE_CUDNN
-    "cudnn",
-#endif
-    "hopper",
-};
-enum { NUM_ABSENT_BACKENDS = sizeof absent_backends / sizeof absent_backends[0] };
+/* Names that some build knows. */
+static const char *const known_backends[] = {"host", "cudnn", "hopper"};
+enum { NUM_KNOWN_BACKENDS = sizeof known_backends / sizeof known_backends[0] };
 
 ckv_attention_args ckv_attention_args_default(void)
 {
@@ -80,19 +78,26 @@ static ckv_status find_backend(const char *name, const ckv_attention_backend **b
             return CKV_OK;
         }
     }
-    for (size_t i = 0; i < NUM_ABSENT_BACKENDS; i++)
-        if (strcmp(name, absent_backends[i]) == 0)
+    for (size_t i = 0; i < NUM_KNOWN_BACKENDS; i++)
+        if (strcmp(name, known_backends[i]) == 0)
             return ckv_fail(CKV_ERROR_UNSUPPORTED, "attention: backend %s is not in this build", name);
     return ckv_fail(CKV_ERROR_INVALID, "attention: no backend is called '%s'; there are auto, host, cudnn, hopper",
                     name);
 }
 
-/* The backend the caller names, or the first that supports the call; else every reason. */
+/* The backend the caller names, the first that supports the call and prefers it, or the first that supports it; else
+ * every reason. */
 static ckv_status choose_backend(const ckv_attention_args *args, const ckv_attention_backend **backend_out)
 {
     if (args->backend != NULL && strcmp(args->backend, "auto") != 0) {
         CKV_TRY(find_backend(args->backend, backend_out));
         return (*backend_out)->supports(args);
+    }
+    for (size_t i = 0; i < NUM_BACKENDS; i++) {
+        if (backends[i]->prefers != NULL && backends[i]->prefers(args) && backends[i]->supports(args) == CKV_OK) {
+            *backend_out = backends[i];
+            return CKV_OK;
+        }
     }
     char reasons[384] = "";
     for (size_t i = 0; i < NUM_BACKENDS; i++) {

@@ -5,12 +5,16 @@
 #define CKV_ATTENTION_BACKEND_H
 
 #include <ckv/attention.h>
+#include <stdbool.h>
 
 typedef struct ckv_attention_backend {
     const char *name;
 
     /* OK, or ERROR_UNSUPPORTED with the reason. Looks at sizes, types and the device, not at tensors or the rollout. */
     ckv_status (*supports)(const ckv_attention_args *args);
+
+    /* Whether "auto" takes the backend before others for a call that it supports; NULL: never. */
+    bool (*prefers)(const ckv_attention_args *args);
 
     /* Everything that can fail for want of memory, of a plan or of a usable tensor, before anything is staged. Enqueues
      * nothing. The plan may be NULL. */
@@ -25,6 +29,9 @@ typedef struct ckv_attention_backend {
 } ckv_attention_backend;
 
 extern const ckv_attention_backend ckv_attention_backend_host;
+#ifdef CKV_HAVE_CUDA
+extern const ckv_attention_backend ckv_attention_backend_hopper;
+#endif
 #ifdef CKV_HAVE_CUDNN
 extern const ckv_attention_backend ckv_attention_backend_cudnn;
 #endif

@@ -4,6 +4,7 @@
  * whose plan exists allocates nothing and waits for nothing. */
 #include "kernels/zero_row_tails/zero_row_tails.h"
 #include "lib/attention/backend.h"
+#include "lib/attention/cuda_args.h"
 #include "lib/attention/cudnn_plan.h"
 #include "lib/cache/cache.h"
 #include "lib/device/cuda_status.h"
@@ -16,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADDRESS_ALIGNMENT = 16, MAX_DEVICES = 64 };
+enum { MAX_DEVICES = 64 };
 
 /* A handle owns streams and device memory, so a process has one per device, shared by the caches there. */
 typedef struct shared_handle {
@@ -66,48 +67,27 @@ static void release_handle(int device_id)
     pthread_mutex_unlock(&handles_lock);
 }
 
-static ckv_status current_device(int *device_out)
-{
-    return ckv_cuda_status(cudaGetDevice(device_out), "cudaGetDevice");
-}
-
-static ckv_status architecture_of(int device_id, int *architecture_out)
-{
-    int major = 0, minor = 0;
-    CKV_TRY(ckv_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device_id),
-                            "cudaDeviceGetAttribute"));
-    CKV_TRY(ckv_cuda_status(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device_id),
-                            "cudaDeviceGetAttribute"));
-    *architecture_out = 10 * (10 * major + minor);
-    return CKV_OK;
-}
-
-/* A stride over one element only may be anything: then `dense` stands for it. */
-static int64_t used_stride(int64_t stride, int64_t count, int64_t dense)
-{
-    return count > 1 ? stride : dense;
-}
-
 /* Without what only a view tells. */
 static ckv_cudnn_shape shape_of_args(const ckv_attention_args *args)
 {
     ckv_pool *pool = ckv_cache_pool(args->cache);
     const ckv_pool_config *config = ckv_pool_get_config(pool);
     const ckv_pool_view slots = ckv_pool_get_view(pool);
-    const int64_t element_bytes = (int64_t)ckv_dtype_bytes(config->dtype), dim = config->head_dim;
+    const int64_t element_bytes = (int64_t)ckv_dtype_bytes(config->dtype);
+    const ckv_cuda_strides strides = ckv_cuda_used_strides(args);
     return (ckv_cudnn_shape){
         .dtype = config->dtype,
         .num_blocks = args->causal_block_size > 0 ? args->seq_len / args->causal_block_size : 0,
         .block_size = args->causal_block_size,
         .q_heads = args->q_heads,
         .kv_heads = args->kv_heads,
-        .head_dim = dim,
+        .head_dim = config->head_dim,
         .tokens_per_page = config->tokens_per_page,
         .pool_pages = slots.total_pages + 1,
-        .q_token_stride = used_stride(args->q_token_stride, args->seq_len, args->q_heads * dim),
-        .q_head_stride = used_stride(args->q_head_stride, args->q_heads, dim),
-        .out_token_stride = used_stride(args->out_token_stride, args->seq_len, args->q_heads * dim),
-        .out_head_stride = used_stride(args->out_head_stride, args->q_heads, dim),
+        .q_token_stride = strides.q_token,
+        .q_head_stride = strides.q_head,
+        .out_token_stride = strides.out_token,
+        .out_head_stride = strides.out_head,
         .page_stride = slots.page_stride / element_bytes,
         .head_stride = slots.head_stride / element_bytes,
         .slot_stride = slots.slot_stride / element_bytes,
@@ -115,71 +95,16 @@ static ckv_cudnn_shape shape_of_args(const ckv_attention_args *args)
     };
 }
 
-static ckv_status check_strides(const ckv_attention_args *args)
-{
-    const ckv_cudnn_shape shape = shape_of_args(args);
-    const struct {
-        const char *name;
-        int64_t stride;
-    } strides[] = {{"q_token_stride", shape.q_token_stride},
-                   {"q_head_stride", shape.q_head_stride},
-                   {"out_token_stride", shape.out_token_stride},
-                   {"out_head_stride", shape.out_head_stride}};
-    const int64_t step = ADDRESS_ALIGNMENT / (int64_t)ckv_dtype_bytes((ckv_dtype)shape.dtype);
-    for (size_t i = 0; args->q_heads > 0 && i < sizeof strides / sizeof strides[0]; i++)
-        if (strides[i].stride <= 0 || strides[i].stride % step != 0)
-            return ckv_fail(CKV_ERROR_UNSUPPORTED,
-                            "attention: backend cudnn takes positive strides in steps of %" PRId64
-                            " elements (%d bytes), but %s is %" PRId64,
-                            step, ADDRESS_ALIGNMENT, strides[i].name, strides[i].stride);
-    return CKV_OK;
-}
-
 static ckv_status cudnn_supports(const ckv_attention_args *args)
 {
-    const ckv_device *device = ckv_pool_device(ckv_cache_pool(args->cache));
-    if (device != &ckv_device_cuda)
-        return ckv_fail(CKV_ERROR_UNSUPPORTED, "attention: backend cudnn works on device cuda, not %s",
-                        ckv_device_name(device));
-    if (args->mask != CKV_MASK_NONE)
-        return ckv_fail(
-            CKV_ERROR_UNSUPPORTED,
-            "attention: backend cudnn takes no mask with a cache: the rows already hold exactly the window");
+    CKV_TRY(ckv_cuda_check_options("cudnn", args));
     const ckv_cudnn_shape shape = shape_of_args(args);
-    if (args->quantization != CKV_QUANT_NONE)
-        return ckv_fail(CKV_ERROR_UNSUPPORTED,
-                        "attention: backend cudnn takes no quantization with a cache: pages hold %s",
-                        ckv_dtype_name((ckv_dtype)shape.dtype));
     CKV_TRY(ckv_cudnn_check_version(cudnnGetVersion()));
     int device_id = 0, architecture = 0;
-    CKV_TRY(current_device(&device_id));
-    CKV_TRY(architecture_of(device_id, &architecture));
+    CKV_TRY(ckv_cuda_current_device(&device_id));
+    CKV_TRY(ckv_cuda_architecture(device_id, &architecture));
     CKV_TRY(ckv_cudnn_check_shape(&shape, architecture));
-    return check_strides(args);
-}
-
-/* A kernel that reads the wrong memory takes the whole process down, so look first. */
-static ckv_status check_address(const char *name, const void *address, int alignment, int device_id)
-{
-    struct cudaPointerAttributes attributes;
-    CKV_TRY(ckv_cuda_status(cudaPointerGetAttributes(&attributes, address), "cudaPointerGetAttributes"));
-    if (attributes.type != cudaMemoryTypeManaged &&
-        (attributes.type != cudaMemoryTypeDevice || attributes.device != device_id))
-        return ckv_fail(CKV_ERROR_INVALID, "attention: %s at %p is not memory of CUDA device %d", name, address,
-                        device_id);
-    if ((uintptr_t)address % (uintptr_t)alignment != 0)
-        return ckv_fail(CKV_ERROR_INVALID, "attention: %s at %p is not aligned to %d bytes", name, address, alignment);
-    return CKV_OK;
-}
-
-static ckv_status check_addresses(const ckv_attention_args *args, int device_id)
-{
-    const int element_bytes = (int)ckv_dtype_bytes(ckv_pool_get_config(ckv_cache_pool(args->cache))->dtype);
-    CKV_TRY(check_address("q", args->q, ADDRESS_ALIGNMENT, device_id));
-    CKV_TRY(check_address("kv.k", args->kv.k, element_bytes, device_id));
-    CKV_TRY(check_address("kv.v", args->kv.v, element_bytes, device_id));
-    CKV_TRY(check_address("out", args->out, ADDRESS_ALIGNMENT, device_id));
-    return args->lse != NULL ? check_address("lse", args->lse, (int)sizeof *args->lse, device_id) : CKV_OK;
+    return ckv_cuda_check_strides("cudnn", args);
 }
 
 static void release_plans(ckv_cache_attachment *attachment)
@@ -267,8 +192,8 @@ static ckv_status cudnn_prepare(const ckv_attention_args *args, const ckv_block_
                                 void **plan_out)
 {
     int device_id = 0;
-    CKV_TRY(current_device(&device_id));
-    CKV_TRY(check_addresses(args, device_id));
+    CKV_TRY(ckv_cuda_current_device(&device_id));
+    CKV_TRY(ckv_cuda_check_addresses(args, device_id));
     ckv_cudnn_shape shape = shape_of_args(args);
     shape.row_pages = view->row_pages;
     ckv_cudnn_plan *plan = NULL;
@@ -318,7 +243,7 @@ static ckv_status zero_row_tails(const ckv_attention_args *args, const ckv_block
 static ckv_status cudnn_run(const ckv_attention_args *args, const ckv_block_view *view, void *plan, ckv_stream stream)
 {
     int device_id = 0;
-    CKV_TRY(current_device(&device_id));
+    CKV_TRY(ckv_cuda_current_device(&device_id));
     CKV_TRY(zero_row_tails(args, view, stream));
     shared_handle *shared = &handles[device_id];
     ckv_status status = CKV_OK;

@@ -34,16 +34,29 @@ typedef struct pair {
     mirror mirrors[MAX_MIRRORS];
 } pair;
 
-/* The backend compiles kernels for every shape: cases try fewer of them. It also rounds weights to the dtype. */
+/* The backend compiles kernels for every shape: cases try fewer of them. */
 static inline int uses_cudnn(void)
 {
     return strcmp(ckv_test_backend(), "cudnn") == 0;
 }
 
+/* The backend runs on tensor cores: 16-bit types only, which it also rounds weights to, and strides that keep vectors
+ * aligned. */
+static inline int uses_tensor_cores(void)
+{
+    return uses_cudnn() || strcmp(ckv_test_backend(), "hopper") == 0;
+}
+
+/* A backend that can be named in a call. */
+static inline const char *named_backend(void)
+{
+    return uses_tensor_cores() ? ckv_test_backend() : "host";
+}
+
 /* A dtype the backend takes, fp32 where it can. */
 static inline ckv_dtype default_dtype(void)
 {
-    return uses_cudnn() ? CKV_BF16 : CKV_FP32;
+    return uses_tensor_cores() ? CKV_BF16 : CKV_FP32;
 }
 
 static inline void *mirror_new(pair *p, size_t bytes)
@@ -252,14 +265,14 @@ static inline int64_t out_index(const ckv_attention_args *args, int64_t row, int
     return row * args->out_token_stride + head * args->out_head_stride;
 }
 
-/* How far a result may be from the exact one. Half a unit of the output's dtype, and float sums. cuDNN also rounds each
- * key's weight to the dtype before it multiplies V: at most half a unit of the largest |V|, which is 1, if a single key
- * has the weight, and 1/sqrt(keys) of that, six times the deviation, when weights and signs spread over the keys. One
- * key too many or too few moves a result by about 1/keys, more than this up to some 10,000 keys of bf16. */
+/* How far a result may be from the exact one. Half a unit of the output's dtype, and float sums. Tensor cores also
+ * round each key's weight to the dtype before it multiplies V: at most half a unit of the largest |V|, which is 1, if a
+ * single key has the weight, and 1/sqrt(keys) of that, six times the deviation, when weights and signs spread over the
+ * keys. One key too many or too few moves a result by about 1/keys, more than this up to some 10,000 keys of bf16. */
 static inline double tolerance(const pair *p, int64_t block, int64_t block_size)
 {
     static const double unit[] = {[CKV_FP32] = 0x1p-24, [CKV_BF16] = 0x1p-8, [CKV_FP16] = 0x1p-11};
-    if (!uses_cudnn())
+    if (!uses_tensor_cores())
         return 2e-6;
     int64_t keys;
     assert_ok(ckv_cache_read_row(p->cache, 0, block_size, block, 0, NULL, NULL, &keys, NULL));
@@ -269,7 +282,8 @@ static inline double tolerance(const pair *p, int64_t block, int64_t block_size)
 static inline void check_near(const pair *p, const ckv_attention_args *args, const double *expected, const double *lse)
 {
     static const double unit[] = {[CKV_FP32] = 0x1p-24, [CKV_BF16] = 0x1p-8, [CKV_FP16] = 0x1p-11};
-    const double lse_tolerance = uses_cudnn() ? 2e-4 : 4e-6; /* exp2 with the scale folded in, and fast logarithms */
+    const double lse_tolerance =
+        uses_tensor_cores() ? 2e-4 : 4e-6; /* exp2 with the scale folded in, and fast logarithms */
     int64_t dim = p->pool.head_dim, block = args->causal_block_size ? args->causal_block_size : args->seq_len;
     double absolute = 0;
     for (int64_t row = 0; row < args->seq_len; row++) {

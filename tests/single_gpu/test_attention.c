@@ -34,7 +34,7 @@ static void backend_names(void **state)
         assert_non_null(ckv_attention_backend_name(i));
     assert_null(ckv_attention_backend_name(count));
 
-    const char *name = uses_cudnn() ? "cudnn" : "host";
+    const char *name = named_backend();
     ckv_attention_args args = ckv_attention_args_default();
     assert_status(ckv_attention_supports(name, &args), CKV_ERROR_INVALID); /* no cache */
     args.cache = p.cache;
@@ -139,10 +139,10 @@ static void refuses_tensors_and_options(void **state)
     r[9].args.quantization = (ckv_quantization)7, r[9].says = "quantization 7";
     r[10].args.backend = "flash", r[10].says = "flash";
     r[11].args.mask = CKV_MASK_KEY_PADDING, r[11].status = CKV_ERROR_UNSUPPORTED, r[11].says = "mask";
-    r[12].args.mask = CKV_MASK_CUSTOM, r[12].args.backend = uses_cudnn() ? "cudnn" : "host";
+    r[12].args.mask = CKV_MASK_CUSTOM, r[12].args.backend = named_backend();
     r[12].status = CKV_ERROR_UNSUPPORTED, r[12].says = "mask";
     r[13].args.quantization = CKV_QUANT_FP8, r[13].status = CKV_ERROR_UNSUPPORTED, r[13].says = "quantization";
-    r[14].args.quantization = CKV_QUANT_FP8, r[14].args.backend = uses_cudnn() ? "cudnn" : "host";
+    r[14].args.quantization = CKV_QUANT_FP8, r[14].args.backend = named_backend();
     r[14].status = CKV_ERROR_UNSUPPORTED, r[14].says = ckv_dtype_name(p.pool.dtype);
     expect_refusals(&p, &f, r, sizeof r / sizeof r[0]);
     assert_ok(attention(&p, &f.args));
@@ -157,10 +157,12 @@ static void refuses_tensors_and_options(void **state)
 static pair random_pair(ckv_random *random)
 {
     pair p = default_pair();
-    p.pool.dtype = (ckv_dtype)ckv_random_range(random, uses_cudnn() ? CKV_BF16 : CKV_FP32, CKV_FP16);
+    p.pool.dtype = (ckv_dtype)ckv_random_range(random, uses_tensor_cores() ? CKV_BF16 : CKV_FP32, CKV_FP16);
     p.pool.kv_heads = ckv_random_range(random, 1, 3);
     p.q_heads = p.pool.kv_heads * ckv_random_range(random, 1, 4);
-    p.pool.head_dim = uses_cudnn() ? 8 * ckv_random_range(random, 1, 5) : ckv_random_range(random, 1, 40);
+    p.pool.head_dim = uses_tensor_cores() ? 8 * ckv_random_range(random, 1, 5) : ckv_random_range(random, 1, 40);
+    if (ckv_random_range(random, 0, 2) == 0)
+        p.pool.head_dim = 64 * ckv_random_range(random, 1, 2);
     static const int64_t page_sizes[] = {1, 4, 8, 32};
     p.pool.tokens_per_page = page_sizes[ckv_random_range(random, 0, 3)];
     p.rollout.pin_tokens = ckv_random_range(random, 0, 30);
@@ -198,10 +200,10 @@ static strided make_strided(pair *p, const forward *f)
     strided s = {.args = f->args};
     int64_t dim = p->pool.head_dim, rows = f->rows, packed = f->args.q_token_stride;
     int64_t size = (int64_t)ckv_dtype_bytes(p->pool.dtype);
-    int64_t head = dim + (uses_cudnn() ? 8 : 3), more = uses_cudnn() ? 16 : 5, k_head = dim + 3;
+    int64_t head = dim + (uses_tensor_cores() ? 8 : 3), more = uses_tensor_cores() ? 16 : 5, k_head = dim + 3;
     int64_t q_token = p->q_heads * head + more;
     int64_t k_token = -(p->pool.kv_heads * k_head), v_token = p->pool.kv_heads * k_head + 1;
-    int64_t out_token = uses_cudnn() ? p->q_heads * head + more : -(p->q_heads * head);
+    int64_t out_token = uses_tensor_cores() ? p->q_heads * head + more : -(p->q_heads * head);
     int64_t k_first = -(rows - 1) * k_token, out_first = out_token < 0 ? -(rows - 1) * out_token : 0;
     s.memory[0] = scatter_tensor(p, f->args.q, p->q_heads, rows, packed, q_token, head, 0);
     s.memory[1] = scatter_tensor(p, f->args.kv.k, p->pool.kv_heads, rows, packed, k_token, k_head, k_first);
@@ -238,7 +240,7 @@ static void random_forward(pair *p, ckv_random *random, int64_t layer, int64_t s
     dirty_padding(p, random, &f);
     if (ckv_random_range(random, 0, 1))
         f.args.lse = NULL;
-    if (ckv_random_range(random, 0, 2) == 0)
+    if (ckv_random_range(random, 0, 2) == 0 && (uses_cudnn() || !uses_tensor_cores()))
         f.args.backend = NULL;
     if (ckv_random_range(random, 0, 1)) {
         strided s = make_strided(p, &f);
@@ -303,7 +305,7 @@ static void several_tiles(void **state)
 {
     (void)state;
     ckv_random random = {ckv_test_seed()};
-    for (int dtype = uses_cudnn() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
+    for (int dtype = uses_tensor_cores() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
         pair p = default_pair();
         p.pool.dtype = (ckv_dtype)dtype;
         p.pool.layers = p.pool.kv_heads = 1;
@@ -323,12 +325,91 @@ static void several_tiles(void **state)
     }
 }
 
+/* Head sizes and pages that a backend may have a kernel of its own for, several tiles long, with groups of query heads
+ * that do and do not divide a tile. */
+static void wide_heads_and_pages(void **state)
+{
+    (void)state;
+    ckv_random random = {ckv_test_seed()};
+    for (int i = 0; i < 6; i++) {
+        pair p = default_pair();
+        p.pool.dtype = i % 2 && uses_tensor_cores() ? CKV_FP16 : default_dtype();
+        p.pool.layers = 2;
+        p.q_heads = p.pool.kv_heads * (1 + i);
+        p.pool.head_dim = 64 * (1 + i % 2);
+        p.pool.tokens_per_page = 32 << i / 2;
+        p.rollout.pin_tokens = 77;
+        p.rollout.window_tokens = 700;
+        p.rollout.max_staged_tokens = 132;
+        p.sizes[0] = 132;
+        p.sizes[1] = 44;
+        open_pair(&p);
+        write_prompt(&p, &random, 77);
+        for (int chunk = 0; chunk < 3; chunk++)
+            step_pair(&p, &random, 132, chunk % 2 ? 44 : 132, 132);
+        step_pair(&p, &random, 88, 44, 88);
+        close_pair(&p);
+    }
+}
+
+/* More causal blocks than a GPU has multiprocessors. */
+static void many_small_blocks(void **state)
+{
+    (void)state;
+    ckv_random random = {ckv_test_seed()};
+    pair p = default_pair();
+    p.pool.layers = 1;
+    p.pool.head_dim = 64;
+    p.pool.tokens_per_page = 32;
+    p.rollout.window_tokens = 300;
+    p.rollout.max_staged_tokens = 180;
+    p.sizes[0] = 180;
+    p.sizes[1] = 1;
+    open_pair(&p);
+    write_prompt(&p, &random, 5);
+    step_pair(&p, &random, 180, 180, 180);
+    step_pair(&p, &random, 180, 1, 180);
+    step_pair(&p, &random, 180, 1, 180);
+    close_pair(&p);
+}
+
+/* The same call twice gives the same bits, however its work is shared out. */
+static void repeats_are_bit_identical(void **state)
+{
+    (void)state;
+    ckv_random random = {ckv_test_seed()};
+    pair p = default_pair();
+    p.pool.layers = 1;
+    p.pool.head_dim = 128;
+    p.pool.tokens_per_page = 32;
+    p.rollout.window_tokens = 1500;
+    p.rollout.max_staged_tokens = 300;
+    p.sizes[0] = 300;
+    open_pair(&p);
+    write_prompt(&p, &random, 5);
+    for (int chunk = 0; chunk < 3; chunk++)
+        step_pair(&p, &random, 300, 300, 300);
+    forward f = new_forward(&p, &random, 0, 300, 300, 300);
+    attend_pair(&p, &f.args);
+    size_t bytes = (size_t)f.count_out * ckv_dtype_bytes(p.pool.dtype);
+    void *first = malloc(bytes);
+    memcpy(first, f.out, bytes);
+    for (int repeat = 0; repeat < 5; repeat++) {
+        fill_value(p.pool.dtype, f.out, f.count_out, SENTINEL);
+        assert_ok(attention(&p, &f.args));
+        assert_memory_equal(f.out, first, bytes);
+    }
+    free(first);
+    free_forward(&p, &f);
+    close_pair(&p);
+}
+
 /* The same tokens packed, separate and strided give the same bits. */
 static void layouts_of_the_input_do_not_matter(void **state)
 {
     (void)state;
     ckv_random random = {ckv_test_seed()};
-    for (int dtype = uses_cudnn() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
+    for (int dtype = uses_tensor_cores() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
         pair p = default_pair();
         p.pool.dtype = (ckv_dtype)dtype;
         open_pair(&p);
@@ -424,6 +505,9 @@ static const ckv_test_case cases[] = {
     CKV_CASE(refuses_tensors_and_options),
     CKV_CASE(random_rollouts_match_the_reference),
     CKV_CASE(several_tiles),
+    CKV_CASE(wide_heads_and_pages),
+    CKV_CASE(many_small_blocks),
+    CKV_CASE(repeats_are_bit_identical),
     CKV_CASE(layouts_of_the_input_do_not_matter),
     CKV_CASE(writes_nothing_but_out),
     CKV_CASE(later_forwards_overwrite_staged_tokens),

@@ -82,13 +82,24 @@ static void replay_chunk(pair *p, ckv_random *random, chunk *c, cudaGraphExec_t 
     compare_chunk(p, c);
 }
 
-/* Captured before the window fills; replayed until it has slid over every page, and after close and open. */
-static void captured_forwards_replay_over_commits(void **state)
+/* Backends may have a kernel of their own for wide heads and large pages. */
+static pair pair_of_width(int wide)
 {
-    (void)state;
+    pair p = default_pair();
+    if (wide) {
+        p.pool.head_dim = 64;
+        p.pool.tokens_per_page = 32;
+        p.rollout.window_tokens = 80;
+    }
+    return p;
+}
+
+/* Captured before the window fills; replayed until it has slid over every page, and after close and open. */
+static void replay_over_commits(int wide)
+{
     ckv_random random = {ckv_test_seed()};
     cudaStream_t stream;
-    pair p = default_pair();
+    pair p = pair_of_width(wide);
     assert_cuda(cudaStreamCreate(&stream));
     open_pair(&p);
     write_prompt(&p, &random, 5);
@@ -100,7 +111,7 @@ static void captured_forwards_replay_over_commits(void **state)
     assert_cuda(cudaStreamSynchronize(stream));
     cudaGraphExec_t denoise = capture_chunk(&whole, stream), clean = capture_chunk(&blocks, stream);
     for (int rollout = 0; rollout < 2; rollout++) {
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < (wide ? 24 : 8); i++) {
             replay_chunk(&p, &random, &whole, denoise, stream);
             replay_chunk(&p, &random, &whole, denoise, stream);
             replay_chunk(&p, &random, &blocks, clean, stream);
@@ -118,13 +129,19 @@ static void captured_forwards_replay_over_commits(void **state)
     assert_cuda(cudaStreamDestroy(stream));
 }
 
-/* Denoising forward, clean forward and commit in one graph, captured before the window fills; the mirror follows. */
-static void one_graph_is_a_whole_chunk(void **state)
+static void captured_forwards_replay_over_commits(void **state)
 {
     (void)state;
+    for (int wide = 0; wide < 2; wide++)
+        replay_over_commits(wide);
+}
+
+/* Denoising forward, clean forward and commit in one graph, captured before the window fills; the mirror follows. */
+static void replay_whole_chunks(int wide)
+{
     ckv_random random = {ckv_test_seed()};
     cudaStream_t stream;
-    pair p = default_pair();
+    pair p = pair_of_width(wide);
     assert_cuda(cudaStreamCreate(&stream));
     open_pair(&p);
     write_prompt(&p, &random, 5);
@@ -152,6 +169,13 @@ static void one_graph_is_a_whole_chunk(void **state)
     free_chunk(&p, &whole);
     close_pair(&p);
     assert_cuda(cudaStreamDestroy(stream));
+}
+
+static void one_graph_is_a_whole_chunk(void **state)
+{
+    (void)state;
+    for (int wide = 0; wide < 2; wide++)
+        replay_whole_chunks(wide);
 }
 
 /* A plan allocates and compiles, which would break the capture: refused, and the capture goes on. */
@@ -214,7 +238,7 @@ static void wrong_addresses_are_refused(void **state)
     close_pair(&p);
 }
 
-/* Strides in elements that cuDNN cannot take are refused with the stride. */
+/* Strides in elements that vectors do not fit are refused with the stride. */
 static void unusable_strides_are_refused(void **state)
 {
     (void)state;
@@ -234,11 +258,10 @@ static void unusable_strides_are_refused(void **state)
     close_pair(&p);
 }
 
-static void forwards_take_no_memory(void **state)
+static void check_memory(int wide)
 {
-    (void)state;
     ckv_random random = {ckv_test_seed()};
-    pair p = default_pair();
+    pair p = pair_of_width(wide);
     open_pair(&p);
     write_prompt(&p, &random, 5);
     chunk c = new_chunk(&p, &random, 2);
@@ -255,7 +278,14 @@ static void forwards_take_no_memory(void **state)
     close_pair(&p);
 }
 
-/* Caches share the library's handle, not their plans. */
+static void forwards_take_no_memory(void **state)
+{
+    (void)state;
+    for (int wide = 0; wide < 2; wide++)
+        check_memory(wide);
+}
+
+/* Caches may share a library's handle, not their plans. */
 static void a_cache_outlives_another(void **state)
 {
     (void)state;
