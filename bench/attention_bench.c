@@ -171,7 +171,7 @@ static void make_plan(forward *f)
     CKV(ckv_cudnn_plan_bind(f->plan, 0, &tensors));
 }
 
-static forward make_forward(const bench *b, int64_t block)
+static forward make_forward(const bench *b, int64_t block, const char *backend)
 {
     forward f = {.bench = b, .block = block, .args = ckv_attention_args_default()};
     f.args.cache = b->cache;
@@ -181,9 +181,8 @@ static forward make_forward(const bench *b, int64_t block)
     f.args.out = b->out;
     f.args.out_token_stride = Q_HEADS * DIM;
     f.args.out_head_stride = DIM;
-    f.args.backend = "cudnn";
+    f.args.backend = backend;
     ckv_attention_args_set_packed(&f.args, b->qkv);
-    make_plan(&f);
     return f;
 }
 
@@ -219,7 +218,8 @@ static void check_forward(const bench *b, const forward *f)
             largest = error <= largest ? largest : error; /* a NaN is taken, and stays */
         }
     }
-    printf("error block=%" PRId64 " largest=%.2g limit=%.2g rows=%d\n", f->block, largest, LARGEST_ERROR, NUM_ROWS);
+    printf("error backend=%s block=%" PRId64 " largest=%.2g limit=%.2g rows=%d\n", f->args.backend, f->block, largest,
+           LARGEST_ERROR, NUM_ROWS);
     if (!(largest <= LARGEST_ERROR))
         bench_fail("attention", "the result is wrong");
 }
@@ -240,13 +240,23 @@ static void measure(const bench *b, const char *name, int64_t block, void (*work
     report(name, block, eager, graph, 4.0 * CHUNK * (double)keys * Q_HEADS * DIM);
 }
 
+/* ckv_attention by a backend, K/V write included. */
+static forward measure_backend(const bench *b, int64_t block, const char *backend)
+{
+    char name[32];
+    forward f = make_forward(b, block, backend);
+    check_forward(b, &f);
+    snprintf(name, sizeof name, "ckv_attention_%s", backend);
+    measure(b, name, block, run_attention, &f, PIN + WINDOW + block);
+    return f;
+}
+
 static void measure_forward(const bench *b, int64_t block)
 {
-    forward f = make_forward(b, block);
-    check_forward(b, &f);
-    const int64_t keys = PIN + WINDOW + block;
-    measure(b, "ckv_attention", block, run_attention, &f, keys);
-    measure(b, "cudnn_paged_bare", block, run_plan, &f, keys);
+    measure_backend(b, block, "hopper");
+    forward f = measure_backend(b, block, "cudnn");
+    make_plan(&f);
+    measure(b, "cudnn_paged_bare", block, run_plan, &f, PIN + WINDOW + block);
     measure(b, "write_staged", block, run_staging, &f, 0);
     ckv_cudnn_plan_destroy(f.plan);
 }

@@ -24,8 +24,8 @@ enum {
     BOX = CKV_PAGED_ATTENTION_BOX_TOKENS,
     BOXES = KEYS / BOX,
     ROW_BYTES = 2 * CKV_PAGED_ATTENTION_BOX_ELEMENTS, /* one row of the swizzle */
-    PRODUCER_REGISTERS = 24,
-    CONSUMER_REGISTERS = 240,
+    PRODUCER_REGISTERS = 40,
+    CONSUMER_REGISTERS = 232,
 };
 
 /* Named barriers; 0 is __syncthreads. */
@@ -154,6 +154,7 @@ template <typename T, int DIM> struct consumer {
     char *bytes; /* at base */
     int warpgroup, thread;
     ring k, v;
+    uint32_t queries, keys, values; /* descriptors; of stage 0 */
     float scale_log2;
     fragment<T, KEYS, DIM> f;
 
@@ -181,26 +182,24 @@ template <typename T, int DIM> struct consumer {
         sm90::named_sync(GROUP + warpgroup, WARPGROUP);
     }
 
-    __device__ __forceinline__ void multiply_keys()
+    __device__ __forceinline__ void multiply_keys(uint32_t stage)
     {
-        const uint32_t query = sm90::matrix_descriptor(base + warpgroup * mem::CHUNKS * mem::Q_CHUNK, 0);
-        const uint32_t key = sm90::matrix_descriptor(base + mem::K + k.stage() * mem::TILE, 0);
-        sm90::scores<T, 0>(f.scores, query, key);
+        const uint32_t key = keys + stage * (mem::TILE >> 4);
+        sm90::scores<T, 0>(f.scores, queries, key);
 #pragma unroll
         for (int i = 1; i < DIM / 16; i++) {
             const int chunk = i / 4, step = i % 4 * 32;
-            sm90::scores<T, 1>(f.scores, query + ((chunk * mem::Q_CHUNK + step) >> 4),
+            sm90::scores<T, 1>(f.scores, queries + ((chunk * mem::Q_CHUNK + step) >> 4),
                                key + ((chunk * mem::TILE_CHUNK + step) >> 4));
         }
         sm90::matrix_commit();
     }
 
-    __device__ __forceinline__ void multiply_values()
+    __device__ __forceinline__ void multiply_values(uint32_t stage)
     {
-        const uint32_t value = sm90::matrix_descriptor(base + mem::V + v.stage() * mem::TILE, mem::TILE_CHUNK);
 #pragma unroll
         for (int i = 0; i < KEYS / 16; i++)
-            sm90::values<T>(f.values, f.weights + 4 * i, value + (i * 16 * ROW_BYTES >> 4));
+            sm90::values<T>(f.values, f.weights + 4 * i, values + ((stage * mem::TILE + i * 16 * ROW_BYTES) >> 4));
         sm90::matrix_commit();
     }
 
@@ -229,29 +228,30 @@ template <typename T, int DIM> struct consumer {
         f.clear();
         k.wait_full();
         sm90::matrix_fence();
-        multiply_keys();
+        multiply_keys(k.stage());
         sm90::matrix_wait<0>();
         sm90::pin(f.scores);
         k.release();
-        const int keys = segment.tile.keys - (segment.end - 1) * KEYS;
-        if (keys < KEYS)
-            f.mask(thread, keys);
-        if (keys < KEYS && keys % BOX != 0) {
+        const int count = segment.tile.keys - (segment.end - 1) * KEYS;
+        if (count < KEYS)
+            f.mask(thread, count);
+        if (count < KEYS && count % BOX != 0) {
             v.wait_full();
-            clear_values(keys);
+            clear_values(count);
         }
         f.softmax(scale_log2);
         f.round_weights();
     }
 
-    __device__ __forceinline__ void next_tile()
+    /* STAGE: of K. V is a tile behind. */
+    template <int STAGE> __device__ __forceinline__ void next_tile()
     {
         k.wait_full();
         v.wait_full();
         sm90::named_sync(TURN + warpgroup, CONSUMERS * WARPGROUP);
         sm90::matrix_fence();
-        multiply_keys();
-        multiply_values();
+        multiply_keys(STAGE);
+        multiply_values((STAGE + STAGES - 1) % STAGES);
         sm90::named_arrive(TURN + 1 - warpgroup, CONSUMERS * WARPGROUP);
         sm90::matrix_wait<1>();
         sm90::pin(f.scores);
@@ -270,7 +270,7 @@ template <typename T, int DIM> struct consumer {
     {
         v.wait_full();
         sm90::matrix_fence();
-        multiply_values();
+        multiply_values(v.stage());
         sm90::matrix_wait<0>();
         sm90::pin(f.values);
         v.release();
@@ -301,7 +301,10 @@ template <typename T, int DIM> struct consumer {
             first_tile(segment);
 #pragma unroll 1
             for (int tile = segment.end - 1; tile > segment.begin; tile--)
-                next_tile();
+                if (k.stage() == 0) /* a constant in either branch */
+                    next_tile<0>();
+                else
+                    next_tile<1>();
             last_values();
             if (segment.slot < 0)
                 f.store(a.call, segment.tile, warpgroup * WARPGROUP + thread, DIM);
@@ -346,7 +349,11 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS, 1) att
         sm90::take_registers<CONSUMER_REGISTERS>();
         const int thread = static_cast<int>(threadIdx.x) % WARPGROUP;
         const float scale_log2 = a.call.scale * static_cast<float>(M_LOG2E);
-        consumer<T, DIM>{a, base, bytes, warpgroup - 1, thread, k, v, scale_log2, {}}.run(schedule);
+        const uint32_t queries = sm90::matrix_descriptor(base + (warpgroup - 1) * mem::CHUNKS * mem::Q_CHUNK, 0);
+        const uint32_t keys = sm90::matrix_descriptor(base + mem::K, 0);
+        const uint32_t values = sm90::matrix_descriptor(base + mem::V, mem::TILE_CHUNK);
+        consumer<T, DIM>{a, base, bytes, warpgroup - 1, thread, k, v, queries, keys, values, scale_log2, {}}.run(
+            schedule);
     }
 #else
     (void)a;
