@@ -110,44 +110,60 @@ template <typename T, int KEYS, int DIM> struct fragment {
                 scores[i] = -INFINITY;
     }
 
-    /* Scores become weights before rounding. While all scores of a row are -inf its weights are 0. */
+    /* The tile's maximum of row r joins; weights are powers of two of scaled scores less the result, which is 0 while
+     * all scores of the row are -inf. */
+    __device__ __forceinline__ float take_maximum(int r, float scale_log2)
+    {
+        float even = maximum[r], odd = scores[2 * r + 1];
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++) {
+            even = fmaxf(even, scores[4 * i + 2 * r]);
+            odd = fmaxf(odd, scores[4 * i + 2 * r + 1]);
+        }
+        const float top = row_max(fmaxf(even, odd));
+        const float offset = top == -INFINITY ? 0 : top * scale_log2;
+        shrink[r] = exp2_fast(fmaf(maximum[r], scale_log2, -offset));
+        maximum[r] = top;
+        return offset;
+    }
+
+    /* Scores of row r become weights before rounding. */
+    __device__ __forceinline__ void weigh(int r, float scale_log2, float offset)
+    {
+        float even = sum[r] * shrink[r], odd = 0;
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++) {
+            float *pair = scores + 4 * i + 2 * r;
+            pair[0] = exp2_fast(fmaf(pair[0], scale_log2, -offset));
+            pair[1] = exp2_fast(fmaf(pair[1], scale_log2, -offset));
+            even += pair[0];
+            odd += pair[1];
+        }
+        sum[r] = even + odd;
+    }
+
+    __device__ __forceinline__ void round_weights(int r)
+    {
+#pragma unroll
+        for (int i = 0; i < KEYS / 8; i++)
+            weights[2 * i + r] = pack<T>(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]);
+    }
+
+    /* All of it, of both rows. */
     __device__ __forceinline__ void softmax(float scale_log2)
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            float even = maximum[r], odd = scores[2 * r + 1];
-#pragma unroll
-            for (int i = 0; i < KEYS / 8; i++) {
-                even = fmaxf(even, scores[4 * i + 2 * r]);
-                odd = fmaxf(odd, scores[4 * i + 2 * r + 1]);
-            }
-            const float top = row_max(fmaxf(even, odd));
-            const float offset = top == -INFINITY ? 0 : top * scale_log2;
-            shrink[r] = exp2_fast(fmaf(maximum[r], scale_log2, -offset));
-            maximum[r] = top;
-            even = sum[r] * shrink[r];
-            odd = 0;
-#pragma unroll
-            for (int i = 0; i < KEYS / 8; i++) {
-                float *pair = scores + 4 * i + 2 * r;
-                pair[0] = exp2_fast(fmaf(pair[0], scale_log2, -offset));
-                pair[1] = exp2_fast(fmaf(pair[1], scale_log2, -offset));
-                even += pair[0];
-                odd += pair[1];
-            }
-            sum[r] = even + odd;
+            weigh(r, scale_log2, take_maximum(r, scale_log2));
+            round_weights(r);
         }
     }
 
-    __device__ __forceinline__ void round_weights()
-    {
-#pragma unroll
-        for (int i = 0; i < KEYS / 4; i++)
-            weights[i] = pack<T>(scores[2 * i], scores[2 * i + 1]);
-    }
-
+    /* Results follow the maximum, which moves rarely after the first tiles. */
     __device__ __forceinline__ void rescale()
     {
+        if (!__any_sync(0xffffffff, shrink[0] != 1 || shrink[1] != 1))
+            return;
 #pragma unroll
         for (int i = 0; i < DIM / 2; i++)
             values[i] *= shrink[i / 2 % 2];

@@ -132,7 +132,6 @@ __global__ void __launch_bounds__(THREADS) attend(const __grid_constant__ ckv_pa
             f.mask(thread, tile.keys - first);
         f.softmax(scale_log2);
         f.rescale();
-        f.round_weights();
         multiply_values<T, DIM>(memory, &f);
         __syncthreads();
     }

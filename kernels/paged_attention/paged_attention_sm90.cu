@@ -215,12 +215,12 @@ template <typename T, int DIM> struct consumer {
         sm90::named_sync(GROUP + warpgroup, WARPGROUP);
     }
 
-    /* A branch that is never taken, which the compiler does not know: it moves no instruction across. Without it ptxas
-     * (13.0) waits for the values before the softmax, which is there to run beside their product. */
-    __device__ __forceinline__ void keep_order()
+    /* A branch that is never taken, which the compiler does not know: `computed` is there before it. Without it ptxas
+     * (13.0) waits for the values before any of the softmax, which is there to run beside their product. */
+    __device__ __forceinline__ void keep_order(float computed)
     {
         if (a.call.num_blocks == 0)
-            asm volatile("st.shared.f32 [%0], %1;" ::"r"(base), "f"(f.sum[0] + f.sum[1]) : "memory");
+            asm volatile("st.shared.f32 [%0], %1;" ::"r"(base), "f"(computed) : "memory");
     }
 
     __device__ __forceinline__ void first_tile(const attention_segment &segment)
@@ -240,7 +240,6 @@ template <typename T, int DIM> struct consumer {
             clear_values(count);
         }
         f.softmax(scale_log2);
-        f.round_weights();
     }
 
     /* STAGE: of K. V is a tile behind. */
@@ -256,14 +255,16 @@ template <typename T, int DIM> struct consumer {
         sm90::matrix_wait<1>();
         sm90::pin(f.scores);
         k.release();
-        f.softmax(scale_log2);
-        keep_order();
+        const float offset0 = f.take_maximum(0, scale_log2), offset1 = f.take_maximum(1, scale_log2);
+        f.weigh(0, scale_log2, offset0);
+        keep_order(f.sum[0] + offset1);
         sm90::matrix_wait<0>();
         sm90::pin(f.values);
         v.release();
-        if (__any_sync(0xffffffff, f.shrink[0] != 1 || f.shrink[1] != 1)) /* rare after the first tiles */
-            f.rescale();
-        f.round_weights();
+        f.round_weights(0);
+        f.weigh(1, scale_log2, offset1);
+        f.round_weights(1);
+        f.rescale();
     }
 
     __device__ __forceinline__ void last_values()
@@ -299,12 +300,18 @@ template <typename T, int DIM> struct consumer {
         while (next_segment<KEYS>(a.call, schedule, gridDim.x, blockIdx.x, &cursor, &segment)) {
             load_queries(segment.tile);
             first_tile(segment);
+            int tiles = segment.end - segment.begin - 1;
+            if (k.stage() == 1 && tiles > 0) {
+                next_tile<1>();
+                tiles--;
+            }
 #pragma unroll 1
-            for (int tile = segment.end - 1; tile > segment.begin; tile--)
-                if (k.stage() == 0) /* a constant in either branch */
-                    next_tile<0>();
-                else
-                    next_tile<1>();
+            for (; tiles > 1; tiles -= 2) { /* the stage is a constant everywhere */
+                next_tile<0>();
+                next_tile<1>();
+            }
+            if (tiles > 0)
+                next_tile<0>();
             last_values();
             if (segment.slot < 0)
                 f.store(a.call, segment.tile, warpgroup * WARPGROUP + thread, DIM);
