@@ -44,7 +44,7 @@ static const struct argp_option option_table[] = {
     {"cases", OPTION_CASES, "FILE", 0, "What 'ctest --show-only=json-v1' printed, instead of asking CTest", 0},
     {"out", 'o', "DIR", 0, "Folder of the results (default: results in the build folder)", 0},
     {"jobs", 'j', "N", 0, "How many CPUs cases may take together (default: those of this process)", 0},
-    {"gpu-slots", OPTION_GPU_SLOTS, "N", 0, "How many cases of one GPU may share it (default: 1)", 0},
+    {"gpu-slots", OPTION_GPU_SLOTS, "N", 0, "How many cases may share a GPU (default: 1)", 0},
     {"repeat", OPTION_REPEAT, "N", 0, "Run each case N times; one that does not end the same each time is flaky", 0},
     {"shuffle", OPTION_SHUFFLE, "SEED", 0, "Random order, from a number or 'random'", 0},
     {"seed", OPTION_SEED, "SEED", 0, "A seed of its own for each case, from a number or 'random'", 0},

@@ -108,7 +108,7 @@ static int find_holder(const run_state *run, const run_attempt *attempt, uint64_
 bool run_gpus_settled(run_state *run, run_attempt *attempt)
 {
     uint64_t more = 0;
-    bool is_shared = attempt->grant.slots_each < run->slots.slots_per_gpu; /* whose memory it is cannot be told */
+    bool is_shared = run->slots.slots_per_gpu > 1; /* whose memory it is cannot be told */
     int holder = is_shared ? -1 : find_holder(run, attempt, &more);
     if (holder < 0)
         return true;

@@ -3,17 +3,16 @@
 
 #include <string.h>
 
-/* Room for a case of one GPU, or for one of several. */
-static bool has_room(const slots *all, int gpu, int wanted)
+static bool has_room(const slots *all, int gpu)
 {
-    return !all->retired[gpu] && (wanted == 1 ? all->used[gpu] < all->slots_per_gpu : all->used[gpu] == 0);
+    return !all->retired[gpu] && all->used[gpu] < all->slots_per_gpu;
 }
 
-static int count_gpus(const slots *all, int wanted)
+static int count_gpus(const slots *all)
 {
     int count = 0;
     for (int i = 0; i < all->num_gpus; i++)
-        count += has_room(all, i, wanted);
+        count += has_room(all, i);
     return count;
 }
 
@@ -34,7 +33,7 @@ static int grow_group(const slots *all, int start, int wanted, bool *group, int 
     int links = 0;
     memset(group, 0, NVML_MAX_GPUS * sizeof *group);
     for (int i = 0; i < all->num_gpus; i++)
-        left[i] = has_room(all, i, wanted);
+        left[i] = has_room(all, i);
     for (int next = start, size = 0; size < wanted; size++) {
         links += links_to(all, next, group);
         group[next] = true;
@@ -62,7 +61,7 @@ static void choose_gpus(slots *all, int wanted, slot_grant *grant)
     bool best_group[NVML_MAX_GPUS] = {false}, group[NVML_MAX_GPUS];
     int best = -1, best_used = 0, best_spare = 0;
     for (int start = 0; start < all->num_gpus; start++) {
-        if (!has_room(all, start, wanted))
+        if (!has_room(all, start))
             continue;
         int spare, used = all->used[start], links = grow_group(all, start, wanted, group, &spare);
         if (best >= 0 && (links < best || (links == best && used > best_used) ||
@@ -73,12 +72,11 @@ static void choose_gpus(slots *all, int wanted, slot_grant *grant)
         best_spare = spare;
         memcpy(best_group, group, sizeof group);
     }
-    grant->slots_each = wanted == 1 ? 1 : all->slots_per_gpu;
     for (int i = 0; i < all->num_gpus; i++) {
         if (!best_group[i])
             continue;
         grant->gpu[grant->num_gpus++] = i;
-        all->used[i] += grant->slots_each;
+        all->used[i]++;
     }
 }
 
@@ -91,7 +89,7 @@ bool slots_take(slots *all, const slot_request *request, slot_grant *grant_out)
     if (grant.any_gpu && all->any_gpu_running)
         return false;
     if (request->gpus > 0 && !grant.any_gpu) {
-        if (count_gpus(all, request->gpus) < request->gpus)
+        if (count_gpus(all) < request->gpus)
             return false;
         choose_gpus(all, request->gpus, &grant);
     }
@@ -112,7 +110,7 @@ void slots_give(slots *all, const slot_grant *grant)
     if (grant->any_gpu)
         all->any_gpu_running = false;
     for (int i = 0; i < grant->num_gpus; i++)
-        all->used[grant->gpu[i]] -= grant->slots_each;
+        all->used[grant->gpu[i]]--;
 }
 
 void slots_retire(slots *all, int gpu)

@@ -18,7 +18,6 @@ typedef struct slot_grant {
     int cpus;
     int num_gpus;
     int gpu[NVML_MAX_GPUS];
-    int slots_each; /* of those GPUs */
     bool alone;
     bool any_gpu; /* GPUs are not known: the case runs without another GPU case beside it, and sees what there is */
 } slot_grant;
