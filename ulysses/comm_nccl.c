@@ -47,7 +47,7 @@ static ckv_status await_nccl(ckv_nccl_transport *self, ncclResult_t result, cons
         pthread_mutex_unlock(&self->lock);
         usleep(POLL_US);
         pthread_mutex_lock(&self->lock);
-        if (self->nccl == NULL)
+        if (self->failure != CKV_OK)
             return ckv_fail(self->failure, "%s: %s", call, self->detail);
     }
     return nccl_status(result, call);
@@ -175,22 +175,26 @@ static ckv_status nccl_window_open(void *transport, size_t bytes, ckv_comm_windo
         status = await_nccl(self,
                             ncclCommWindowRegister(self->nccl, window->memory, bytes, &handle, NCCL_WIN_COLL_SYMMETRIC),
                             "ncclCommWindowRegister");
+    self->windows += status == CKV_OK && handle != NULL;
     pthread_mutex_unlock(&self->lock);
     CKV_TRY(status);
+    window->handle = handle;
     if (handle == NULL)
         return ckv_fail(CKV_ERROR_UNSUPPORTED, "NCCL registers no windows here (rank %d)", self->rank);
-    window->handle = handle;
     CKV_TRY(ckv_nccl_peer_addresses(handle, self->size, window->peers));
     window->peers[self->rank] = window->memory; /* NCCL maps it a second time */
     return CKV_OK;
 }
 
+/* After a failure the windows stay registered until NCCL's communicator goes. */
 static void nccl_window_free(void *transport, ckv_comm_window *window)
 {
     ckv_nccl_transport *self = transport;
     pthread_mutex_lock(&self->lock);
-    if (window->handle != NULL && self->nccl != NULL)
+    if (window->handle != NULL && self->failure == CKV_OK) {
         (void)await_nccl(self, ncclCommWindowDeregister(self->nccl, window->handle), "ncclCommWindowDeregister");
+        self->windows--;
+    }
     pthread_mutex_unlock(&self->lock);
     ncclMemFree(window->memory);
 }

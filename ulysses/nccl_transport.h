@@ -29,6 +29,7 @@ typedef struct ckv_nccl_transport {
 
     pthread_mutex_t lock; /* held through every call of NCCL; guards what follows */
     ncclComm_t nccl;      /* NULL before it is there, and once it is aborted */
+    int windows;          /* open ones, which kernels may still write to when NCCL is of no more use */
     ckv_status failure;
     char detail[CKV_NCCL_DETAIL_BYTES];
     uint64_t exchanges;                 /* enqueued */
@@ -42,8 +43,10 @@ typedef struct ckv_nccl_transport {
 
 int64_t ckv_nccl_now_ms(void);
 
-/* The first failure of this rank: NCCL's communicator is aborted, kernels that wait for peers end, and the other ranks
- * are told. Later ones change nothing. Not under the lock. */
+/* The first failure of this rank stands: kernels that wait for peers end, and the other ranks are told. NCCL's
+ * communicator is aborted when its own work is stuck on the device, or nothing else needs it; while windows are open it
+ * is kept otherwise, since kernels that are enqueued already write to them. Called again, it looks again. Not under the
+ * lock. */
 void ckv_nccl_fail(ckv_nccl_transport *self, ckv_status status, const char *detail);
 
 /* CKV_OK, or the failure; looks at the signals first, so that a wait that has just run out is not missed. */

@@ -20,6 +20,14 @@ int64_t ckv_nccl_now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+static int is_busy(const ckv_nccl_transport *self)
+{
+    for (int slot = 0; slot < CKV_NCCL_SLOTS; slot++)
+        if (__atomic_load_n(&self->words->busy[slot], __ATOMIC_ACQUIRE))
+            return 1;
+    return 0;
+}
+
 void ckv_nccl_fail(ckv_nccl_transport *self, ckv_status status, const char *detail)
 {
     ncclComm_t doomed = NULL;
@@ -27,6 +35,8 @@ void ckv_nccl_fail(ckv_nccl_transport *self, ckv_status status, const char *deta
     if (self->failure == CKV_OK) {
         self->failure = status;
         snprintf(self->detail, sizeof self->detail, "%s", detail);
+    }
+    if (self->windows == 0 || is_busy(self)) {
         doomed = self->nccl;
         self->nccl = NULL;
     }
