@@ -310,12 +310,14 @@ ckv_status ckv_attention_supports(const char *backend, const ckv_attention_args 
     return found->supports(&full);
 }
 
-/* All that can be refused without a look at tensors, and what the call then runs with. */
-static ckv_status validate(const ckv_attention_args *args, ckv_attention_args *full_out, ckv_block_view *view_out,
-                           const ckv_attention_backend **backend_out)
+/* All that can be refused, and what the call then runs with. Tensors may be left out of it. */
+static ckv_status validate(const ckv_attention_args *args, int with_tensors, ckv_attention_args *full_out,
+                           ckv_block_view *view_out, const ckv_attention_backend **backend_out)
 {
     CKV_TRY(check_struct(args));
     CKV_TRY(check_sizes(args));
+    if (with_tensors)
+        CKV_TRY(ckv_attention_check_tensors(args));
     CKV_TRY(check_options(args));
     *full_out = completed(args);
     CKV_TRY(check_state(full_out, view_out));
@@ -327,13 +329,15 @@ ckv_status ckv_attention_validate_sizes(const ckv_attention_args *args)
     ckv_attention_args full;
     ckv_block_view view;
     const ckv_attention_backend *backend = NULL;
-    return validate(args, &full, &view, &backend);
+    return validate(args, 0, &full, &view, &backend);
 }
 
 ckv_status ckv_attention_validate(const ckv_attention_args *args)
 {
-    CKV_TRY(ckv_attention_validate_sizes(args));
-    return ckv_attention_check_tensors(args);
+    ckv_attention_args full;
+    ckv_block_view view;
+    const ckv_attention_backend *backend = NULL;
+    return validate(args, 1, &full, &view, &backend);
 }
 
 /* K and V into the cache, but for what is there already. */
@@ -353,8 +357,7 @@ static ckv_status attend(const ckv_attention_args *args, int staged, ckv_stream 
     ckv_attention_args full;
     ckv_block_view view;
     const ckv_attention_backend *backend = NULL;
-    CKV_TRY(validate(args, &full, &view, &backend));
-    CKV_TRY(ckv_attention_check_tensors(args));
+    CKV_TRY(validate(args, 1, &full, &view, &backend));
 
     void *plan = NULL;
     CKV_TRY(backend->prepare(&full, &view, stream, &plan));
