@@ -108,7 +108,7 @@ template <int DIM> struct producer {
         if (key >= tile.keys)
             return a.own.planes;
         const int page = row[key / a.call.tokens_per_page];
-        return a.own.first_plane + page * 2 * a.call.kv_heads + tile.kv_head;
+        return a.own.first_plane + page * a.own.page_planes + tile.kv_head;
     }
 
     __device__ __forceinline__ void copy(ring &tiles, uint32_t memory, int lane, int slot, int plane)
@@ -138,11 +138,11 @@ template <int DIM> struct producer {
             for (int tile = segment.end - 1; tile > segment.begin; tile--) { /* K of the next before V of this one */
                 int next_slot, next = plane_of(segment.tile, row, (tile - 1) * KEYS + box, &next_slot);
                 copy(k, base + mem::K, lane, next_slot, next);
-                copy(v, base + mem::V, lane, slot, plane + a.call.kv_heads);
+                copy(v, base + mem::V, lane, slot, plane + a.own.kv_planes);
                 slot = next_slot;
                 plane = next;
             }
-            copy(v, base + mem::V, lane, slot, plane + a.call.kv_heads);
+            copy(v, base + mem::V, lane, slot, plane + a.own.kv_planes);
         }
     }
 };

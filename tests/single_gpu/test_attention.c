@@ -352,6 +352,41 @@ static void wide_heads_and_pages(void **state)
     }
 }
 
+/* A forward in calls of one K/V head each: together they are the forward of all heads. */
+static void heads_may_come_in_groups(void **state)
+{
+    (void)state;
+    ckv_random random = {ckv_test_seed()};
+    for (int wide = 0; wide < 2; wide++) {
+        pair p = default_pair();
+        p.pool.kv_heads = 3;
+        p.q_heads = 6;
+        p.pool.head_dim = wide ? 64 : 16;
+        p.pool.tokens_per_page = wide ? 32 : 4;
+        open_pair(&p);
+        write_prompt(&p, &random, 9);
+        for (int layer = 0; layer < 2; layer++) {
+            forward f = new_forward(&p, &random, layer, 6, 2, 7);
+            f.args.lse = NULL;
+            for (int64_t head = 0; head < 3; head++) {
+                const size_t step = (size_t)(head * p.pool.head_dim) * ckv_dtype_bytes(p.pool.dtype);
+                ckv_attention_args args = f.args;
+                args.first_kv_head = head;
+                args.kv_heads = 1;
+                args.q_heads = 2;
+                args.q = (const char *)f.args.q + 2 * step;
+                args.kv.k = (const char *)f.args.kv.k + step;
+                args.kv.v = (const char *)f.args.kv.v + step;
+                args.out = (char *)f.args.out + 2 * step;
+                assert_ok(attention(&p, &args));
+            }
+            compare_pair(&p, &f.args);
+            free_forward(&p, &f);
+        }
+        close_pair(&p);
+    }
+}
+
 /* More causal blocks than a GPU has multiprocessors. */
 static void many_small_blocks(void **state)
 {
@@ -506,6 +541,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(random_rollouts_match_the_reference),
     CKV_CASE(several_tiles),
     CKV_CASE(wide_heads_and_pages),
+    CKV_CASE(heads_may_come_in_groups),
     CKV_CASE(many_small_blocks),
     CKV_CASE(repeats_are_bit_identical),
     CKV_CASE(layouts_of_the_input_do_not_matter),
