@@ -33,7 +33,7 @@ typedef struct ckv_attention_args {
     double scale; /* 0: 1 / sqrt(head_dim) */
     ckv_attention_mask mask; /* what the caller wants besides the window; refused where unsupported */
     ckv_quantization quantization;
-    const char *backend; /* NULL or "auto": the first backend that supports the call; else a backend's name */
+    const char *backend; /* NULL or "auto": the backend made for the call, or the first that supports it; else a name */
 } ckv_attention_args;
 
 /* struct_size set, everything else zero. */
