@@ -43,11 +43,11 @@ ckv_status ckv_paged_attention_portable_cuda(const ckv_paged_attention_params *p
 
 /* What the sm90 kernel needs besides, made once for a pool and a device. */
 typedef struct ckv_paged_attention_sm90 {
-    CUtensorMap pool;        /* [planes][tokens_per_page][head_dim], a plane a page of one head, of K or of V */
-    int32_t planes;          /* in the pool */
-    int32_t first_plane;     /* K of page 0, head 0 of the call; page p, head h at + p * page_planes + h */
-    int32_t multiprocessors; /* thread blocks launched; at most CKV_PAGED_ATTENTION_MAX_MULTIPROCESSORS */
-    void *workspace;         /* partial results; one forward at a time may use it */
+    CUtensorMap pool;               /* [planes][tokens_per_page][head_dim], a plane a page of one head, of K or of V */
+    int32_t planes;                 /* in the pool */
+    int32_t first_plane;            /* K of page 0, head 0 of the call; page p, head h at + p * page_planes + h */
+    int32_t multiprocessors;        /* thread blocks launched; at most CKV_PAGED_ATTENTION_MAX_MULTIPROCESSORS */
+    void *workspace;                /* partial results; one forward at a time may use it */
     int32_t page_planes, kv_planes; /* from page to page; from K to V */
 } ckv_paged_attention_sm90;
 

@@ -37,10 +37,16 @@ static int64_t count_planes(const ckv_pool *pool)
     return planes;
 }
 
+#ifdef CKV_HAVE_SM90A
+enum { HAVE_SM90A = 1 };
+#else
+enum { HAVE_SM90A = 0 };
+#endif
+
 static bool fits_sm90(const ckv_pool *pool, int architecture)
 {
     const ckv_pool_config *config = ckv_pool_get_config(pool);
-    return architecture == SM90 && (config->head_dim == 64 || config->head_dim == 128) &&
+    return HAVE_SM90A && architecture == SM90 && (config->head_dim == 64 || config->head_dim == 128) &&
            config->tokens_per_page >= CKV_PAGED_ATTENTION_BOX_TOKENS && count_planes(pool) > 0;
 }
 
