@@ -399,6 +399,24 @@ static void partial_options(void **state)
     EXPECT(lines);
 }
 
+/* Request 2 takes the block that request 1 has copied from, as soon as it is released. */
+static void a_copied_block_serves_the_same_batch(void **state)
+{
+    (void)state;
+    static const line lines[] = {
+        {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[4,0]}", "{}"},
+        {"{'op':'add','requests':[{'id':0,'range':[0,9]}]}", "{}"},
+        {"{'op':'prefill','id':0}", "{}"},
+        {"{'op':'remove','id':0}", "{'stored':{'32':2}}"},
+        {"{'op':'add','requests':[{'id':1,'tokens':[0,1,50]},{'id':2,'range':[60,13]}]}", "{'error':'capacity'}"},
+        {"{'op':'add','requests':[{'id':1,'tokens':[0,1,50]},{'id':2,'range':[60,12]}]}",
+         "{'requests':[{'prepopulated':2,'ids':{'32':[[2]]}},{'ids':{'32':[[3,1,0]]},'alloc_new':1}],"
+         "'free':{'32':0}}"},
+        {"{'op':'check'}", "{'ok':true}"},
+    };
+    EXPECT(lines);
+}
+
 static void sizing(void **state)
 {
     (void)state;
@@ -536,6 +554,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(rewound_tails_are_owned),
     CKV_CASE(names_keep_prefixes_apart),
     CKV_CASE(partial_options),
+    CKV_CASE(a_copied_block_serves_the_same_batch),
     CKV_CASE(sizing),
     CKV_CASE(cross_caches),
     CKV_CASE(per_request_policy),

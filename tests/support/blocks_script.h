@@ -15,8 +15,8 @@ enum { SCRIPT_MOST_OPS = 400 };
     X(ADD, 10)                                                                                                         \
     X(PREFILL, 10)                                                                                                     \
     X(APPEND, 12)                                                                                                      \
-    X(REWIND, 4)                                                                                                       \
-    X(STORE, 6)                                                                                                        \
+    X(REWIND, 7)                                                                                                       \
+    X(STORE, 10)                                                                                                       \
     X(REMOVE, 6)                                                                                                       \
     X(PIN, 1)                                                                                                          \
     X(UNPIN, 3)                                                                                                        \

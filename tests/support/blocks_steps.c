@@ -279,7 +279,7 @@ static bool step_store(pair *p, ckv_random *random)
     if (r == NULL)
         return true;
     bm_store_kind kind = (bm_store_kind)draw(random, 0, 3);
-    bool pin = kind >= BM_FOR_REUSE && has_room_for_pins(p) && draw(random, 0, 3) == 0;
+    bool pin = kind >= BM_FOR_REUSE && has_room_for_pins(p) && draw(random, 0, 1) == 0;
     int64_t got_stored[BM_WINDOWS] = {0}, want_stored[BM_WINDOWS] = {0};
     ckv_blocks_handle room[BM_PINS];
     ckv_blocks_handles got_pins = {NULL, 0}, want_pins = {room, 0};
