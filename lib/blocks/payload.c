@@ -8,6 +8,7 @@
 #include "lib/blocks/payload.h"
 
 #include "lib/blocks/blocks.h"
+#include "lib/blocks/staging.h"
 #include "lib/pool/tier.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
@@ -57,6 +58,7 @@ struct payload {
     ckv_status failed; /* of a copy nobody has been told of */
     copy_stream streams[NUM_DIRECTIONS];
     ckv_event computed;
+    staging staging; /* of tables */
 };
 
 /* ---- Creation ---- */
@@ -162,6 +164,7 @@ void ckv_payload_destroy(payload **payload_in)
     if (p == NULL)
         return;
     wait_for_streams(p); /* a failure leaves nobody to tell */
+    ckv_staging_free(&p->staging, p->device);
     for (int i = 0; i < NUM_DIRECTIONS; i++) {
         for (int n = 0; n < EVENTS; n++)
             p->device->event_destroy(p->streams[i].events[n]);
@@ -368,4 +371,20 @@ ckv_status ckv_blocks_step_end(ckv_blocks *blocks, ckv_stream stream)
 ckv_status ckv_blocks_wait(ckv_blocks *blocks)
 {
     return with_streams(blocks, "wait", NULL, wait_for_all);
+}
+
+ckv_status ckv_blocks_upload_slots(ckv_blocks *blocks, int64_t wanted, const int64_t *slots, int64_t count,
+                                   int32_t *destination, ckv_stream stream)
+{
+    CKV_TRY(check_memory(blocks, "upload_slots"));
+    if (count < 0 || (count > 0 && (slots == NULL || destination == NULL)))
+        return ckv_fail(CKV_ERROR_INVALID, "upload_slots: %lld slots, or a list is NULL", (long long)count);
+    int64_t index;
+    CKV_TRY(ckv_blocks_find_window(blocks, wanted, &index));
+    payload *p = blocks->payload;
+    int32_t guard = (int32_t)blocks->windows[index].info.blocks[CKV_BLOCKS_PRIMARY];
+    pthread_mutex_lock(&p->run_lock);
+    ckv_status status = ckv_staging_upload(&p->staging, p->device, slots, count, guard, destination, stream);
+    pthread_mutex_unlock(&p->run_lock);
+    return status;
 }

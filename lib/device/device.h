@@ -58,6 +58,7 @@ struct ckv_device {
     void (*event_destroy)(ckv_event event);
     ckv_status (*event_record)(ckv_event event, ckv_stream stream);
     ckv_status (*event_wait)(ckv_event event, ckv_stream stream);
+    ckv_status (*event_done)(ckv_event event, int *done_out); /* has the stream come to the point? does not wait */
 
     /* Kernels; kernels/<op>/<op>.h has the contract of each. */
     ckv_status (*rotate_rows)(const struct ckv_rotate_rows_params *params, ckv_stream stream);

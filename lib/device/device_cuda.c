@@ -182,6 +182,17 @@ static ckv_status cuda_event_wait(ckv_event event, ckv_stream stream)
     return ckv_cuda_status(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent");
 }
 
+static ckv_status cuda_event_done(ckv_event event, int *done_out)
+{
+    cudaError_t error = cudaEventQuery(event);
+    *done_out = error == cudaSuccess;
+    if (error == cudaErrorNotReady) {
+        cudaGetLastError(); /* an answer, no failure */
+        return CKV_OK;
+    }
+    return ckv_cuda_status(error, "cudaEventQuery");
+}
+
 static ckv_status cuda_wait(ckv_stream stream)
 {
     return ckv_cuda_status(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
@@ -217,6 +228,7 @@ const ckv_device ckv_device_cuda = {
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .event_wait = cuda_event_wait,
+    .event_done = cuda_event_done,
     .rotate_rows = ckv_rotate_rows_cuda,
     .scatter_kv_slots = ckv_scatter_kv_slots_cuda,
     .causal_layout = ckv_causal_layout_cuda,

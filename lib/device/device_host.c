@@ -94,6 +94,13 @@ static ckv_status host_event(ckv_event event, ckv_stream stream)
     return CKV_OK;
 }
 
+static ckv_status host_event_done(ckv_event event, int *done_out)
+{
+    (void)event;
+    *done_out = 1;
+    return CKV_OK;
+}
+
 static ckv_status host_wait(ckv_stream stream)
 {
     (void)stream;
@@ -134,6 +141,7 @@ const ckv_device ckv_device_host = {
     .event_destroy = host_event_destroy,
     .event_record = host_event,
     .event_wait = host_event,
+    .event_done = host_event_done,
     .rotate_rows = ckv_rotate_rows_host,
     .scatter_kv_slots = ckv_scatter_kv_slots_host,
     .causal_layout = ckv_causal_layout_host,

@@ -147,6 +147,11 @@ static ckv_status strict_event(ckv_event event, ckv_stream stream)
     return ckv_device_host.event_record(event, stream);
 }
 
+static ckv_status strict_event_done(ckv_event event, int *done_out)
+{
+    return ckv_device_host.event_done(event, done_out);
+}
+
 static ckv_status strict_wait(ckv_stream stream)
 {
     return ckv_device_host.wait(stream);
@@ -198,6 +203,7 @@ const ckv_device ckv_device_strict = {
     .event_destroy = strict_event_destroy,
     .event_record = strict_event,
     .event_wait = strict_event,
+    .event_done = strict_event_done,
     .rotate_rows = strict_rotate_rows,
     .scatter_kv_slots = strict_scatter_kv_slots,
     .causal_layout = strict_causal_layout,

@@ -281,6 +281,38 @@ static void copies_wait_for_what_they_depend_on(void **state)
     assert_int_equal(wrong_rows, 0);
 }
 
+/* Tables of several steps are in flight at once; none is written over. */
+static void uploaded_tables_have_memory_of_their_own(void **state)
+{
+    (void)state;
+    ckv_blocks_count count = {.blocks = {8, 0}};
+    ckv_blocks_config config = small_config(&count);
+    ckv_blocks *blocks;
+    ckv_stream stream;
+    int32_t tables[6][3];
+    config.device = lazy_device_open(ckv_test_seed());
+    config.row_bytes = sizeof(int64_t);
+    assert_ok(ckv_blocks_create(&config, &blocks));
+    assert_ok(config.device->stream_create(&stream));
+    for (int turn = 0; turn < 2; turn++) {
+        for (int step = 0; step < 6; step++) {
+            int64_t slots[] = {step, CKV_BLOCKS_HOLE, 10 * turn + step};
+            assert_ok(ckv_blocks_upload_slots(blocks, 32, slots, 3, tables[step], stream));
+        }
+        assert_ok(config.device->wait(stream));
+        for (int step = 0; step < 6; step++) {
+            assert_int_equal(tables[step][0], step);
+            assert_int_equal(tables[step][1], 8); /* the guard slot */
+            assert_int_equal(tables[step][2], 10 * turn + step);
+        }
+    }
+    assert_ok(ckv_blocks_upload_slots(blocks, 32, NULL, 0, NULL, stream));
+    assert_status(ckv_blocks_upload_slots(blocks, 32, NULL, 1, tables[0], stream), CKV_ERROR_INVALID);
+    assert_status(ckv_blocks_upload_slots(blocks, 8, NULL, 0, NULL, stream), CKV_ERROR_NOT_FOUND);
+    ckv_blocks_destroy(&blocks);
+    lazy_device_close();
+}
+
 /* ---- Real streams ---- */
 
 /* Write the rows a request has not got, or compare those it has, on a stream between begin and end of a step. */
@@ -441,6 +473,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(all_pools_move),
     CKV_CASE(without_memory_there_are_no_pools),
     CKV_CASE(copies_wait_for_what_they_depend_on),
+    CKV_CASE(uploaded_tables_have_memory_of_their_own),
     CKV_CASE(prefixes_survive_the_host_tier),
     CKV_CASE(threads_share_a_manager),
 };

@@ -154,6 +154,13 @@ static ckv_status lazy_event_wait(ckv_event handle, ckv_stream stream_handle)
     return CKV_OK;
 }
 
+static ckv_status lazy_event_done(ckv_event handle, int *done_out)
+{
+    const event *e = (const event *)(const void *)handle;
+    *done_out = e->reached == e->recorded;
+    return CKV_OK;
+}
+
 static ckv_status lazy_wait(ckv_stream handle)
 {
     while (handle != NULL && stream_of(handle)->first != NULL)
@@ -173,6 +180,7 @@ const ckv_device *lazy_device_open(uint64_t seed)
     device.event_destroy = lazy_event_destroy;
     device.event_record = lazy_event_record;
     device.event_wait = lazy_event_wait;
+    device.event_done = lazy_event_done;
     device.wait = lazy_wait;
     order = (ckv_random){seed};
     return &device;

@@ -486,6 +486,12 @@ CKV_NODISCARD CKV_API ckv_status ckv_blocks_get_pool(const ckv_blocks *blocks, i
 CKV_NODISCARD CKV_API ckv_status ckv_blocks_step_begin(ckv_blocks *blocks, ckv_stream stream);
 CKV_NODISCARD CKV_API ckv_status ckv_blocks_step_end(ckv_blocks *blocks, ckv_stream stream);
 
+/* Slots of a page table (cache_loc, extra_page) to device memory as 32-bit numbers, holes as the guard slot. Enqueued
+ * on the stream, from memory of the library's that is not used again before the copy is done: any number of steps may
+ * be in flight. destroy the manager only behind them. */
+CKV_NODISCARD CKV_API ckv_status ckv_blocks_upload_slots(ckv_blocks *blocks, int64_t window, const int64_t *slots,
+                                                         int64_t count, int32_t *destination, ckv_stream stream);
+
 /* Wait until all copies are done. */
 CKV_NODISCARD CKV_API ckv_status ckv_blocks_wait(ckv_blocks *blocks);
 
