@@ -10,7 +10,8 @@
  * Window arguments larger than max_seq_len mean max_seq_len, everywhere.
  *
  * Errors common to all calls: ERROR_INVALID for values out of range; ERROR_NOT_FOUND for an unknown request, window,
- * block, position or pin; ERROR_MEMORY when host memory runs out. Further ones stand with the calls. */
+ * block, position or pin; ERROR_MEMORY when host memory runs out. Further ones stand with the calls. ERROR_DEVICE means
+ * that the call was done but a copy could not be enqueued. */
 #ifndef CKV_BLOCKS_H
 #define CKV_BLOCKS_H
 
