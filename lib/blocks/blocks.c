@@ -88,8 +88,8 @@ static ckv_status count_window(const ckv_blocks *m, const ckv_blocks_config *con
 static ckv_status count_windows(ckv_blocks *m, const ckv_blocks_config *config)
 {
     for (int64_t i = 0; i < config->num_counts; i++)
-        if (config->counts[i].window != 0 && ckv_blocks_lookup_window(m, config->counts[i].window) == NULL)
-            return ckv_fail(CKV_ERROR_INVALID, "blocks are counted for window %" PRId64 ", which no layer has",
+        if (config->counts[i].window != 0 && !ckv_blocks_is_listed(&config->geometry, config->counts[i].window))
+            return ckv_fail(CKV_ERROR_INVALID, "blocks are counted for window %" PRId64 ", which is not listed",
                             config->counts[i].window);
     for (int32_t i = 0; i < m->num_windows; i++)
         CKV_TRY(count_window(m, config, &m->windows[i]));

@@ -148,6 +148,8 @@ ckv_status ckv_blocks_plan_windows(const ckv_blocks_geometry *geometry, window_s
                                    int32_t *num_windows_out);
 void ckv_blocks_free_plan(window_state *windows, int32_t num_windows);
 int64_t ckv_blocks_element_bytes(ckv_blocks_dtype dtype); /* of an element in a pool: a byte for fp4 */
+/* Is it in the list, though perhaps of no layer? */
+bool ckv_blocks_is_listed(const ckv_blocks_geometry *g, int64_t window);
 int64_t ckv_blocks_clamp_window(int64_t window, int64_t max_seq_len);
 window_state *ckv_blocks_lookup_window(ckv_blocks *m, int64_t wanted); /* NULL: unknown */
 ckv_status ckv_blocks_check_ranges(const ckv_blocks_range *ranges, int64_t num_ranges);

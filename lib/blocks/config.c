@@ -124,7 +124,8 @@ static ckv_status check_geometry(const ckv_blocks_geometry *g)
     CKV_TRY(check_windows(g));
     CKV_TRY(check_indexer(g));
     for (int64_t i = 0; i < num_layers(g); i++)
-        CKV_TRY(check_between("kv_heads", layer_heads(g, i), 1, MAX_SIZE));
+        CKV_TRY(
+            check_between("kv_heads", layer_heads(g, i), layer_window(g, i) == CKV_BLOCKS_RECURRENT ? 0 : 1, MAX_SIZE));
     CKV_TRY(check_element(g->size_per_head, g->dtype));
     for (int64_t i = 0; i < g->num_overrides; i++)
         CKV_TRY(check_element(g->overrides[i].size_per_head, g->overrides[i].dtype));
@@ -276,17 +277,21 @@ static ckv_status list_windows(const ckv_blocks_geometry *g, int64_t *sizes_out,
     return CKV_OK;
 }
 
-static ckv_status check_override_windows(const ckv_blocks_geometry *g, const window_state *windows, int32_t count)
+bool ckv_blocks_is_listed(const ckv_blocks_geometry *g, int64_t window)
 {
-    for (int64_t i = 0; i < g->num_overrides; i++) {
-        int64_t wanted = ckv_blocks_clamp_window(g->overrides[i].window, g->max_seq_len);
-        int32_t at = 0;
-        while (at < count && windows[at].info.window != wanted)
-            at++;
-        if (at == count)
-            return ckv_fail(CKV_ERROR_INVALID, "an override names window %" PRId64 ", which no layer has",
+    int64_t wanted = ckv_blocks_clamp_window(window, g->max_seq_len);
+    for (int64_t i = 0; g->windows != NULL && i < g->num_windows; i++)
+        if (ckv_blocks_clamp_window(g->windows[i], g->max_seq_len) == wanted)
+            return true;
+    return g->windows == NULL && wanted == g->max_seq_len;
+}
+
+static ckv_status check_override_windows(const ckv_blocks_geometry *g)
+{
+    for (int64_t i = 0; i < g->num_overrides; i++)
+        if (!ckv_blocks_is_listed(g, g->overrides[i].window))
+            return ckv_fail(CKV_ERROR_INVALID, "an override names window %" PRId64 ", which is not listed",
                             g->overrides[i].window);
-    }
     return CKV_OK;
 }
 
@@ -304,7 +309,7 @@ ckv_status ckv_blocks_plan_windows(const ckv_blocks_geometry *geometry, window_s
             status = plan_window(geometry, &windows_out[i]);
     }
     if (status == CKV_OK)
-        status = check_override_windows(geometry, windows_out, count);
+        status = check_override_windows(geometry);
     if (status != CKV_OK)
         ckv_blocks_free_plan(windows_out, count);
     else

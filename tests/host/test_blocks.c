@@ -147,6 +147,9 @@ static void pools_of_every_kind(void **state)
          "'kv_heads':3,'size_per_head':5}",
          "{'windows':[64]}"},
         {"{'op':'windows'}", "{'windows':{'64':{'block_bytes':60}}}"},
+        {"{'op':'init','tokens_per_block':4,'max_seq_len':64,'windows':[64,8],'layers':1,"
+         "'blocks':{'64':[4,0],'8':[4,0]},'pools':[{'window':8,'size_per_head':4}]}",
+         "{'windows':[64]}"},
         {"{'op':'init','tokens_per_block':4,'max_seq_len':64,'blocks':[4,0],'dtype':'fp4','size_per_head':24}",
          "{'error':'invalid'}"},
         {"{'op':'init','tokens_per_block':4,'max_seq_len':64,'blocks':[4,0],'windows':[-1]}", "{'error':'invalid'}"},

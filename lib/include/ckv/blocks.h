@@ -93,7 +93,7 @@ typedef struct ckv_blocks_geometry {
     int64_t sink_tokens; /* part of every sliding window */
 } ckv_blocks_geometry;
 
-/* Blocks of one window in each tier. */
+/* Blocks of one window (0: of every one) in each tier. */
 typedef struct ckv_blocks_count {
     int64_t window;
     int64_t blocks[CKV_BLOCKS_TIERS];
