@@ -33,29 +33,16 @@ static ckv_blocks_request make_request(int64_t id, const int32_t *tokens, int64_
 
 static const int32_t counting[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 
-static void a_missing_manager_is_refused(void **state)
+#define REFUSED(call) assert_status(call, CKV_ERROR_INVALID)
+
+static void requests_need_a_manager(void **state)
 {
     (void)state;
     ckv_blocks_request request = make_request(1, counting, 4);
     ckv_blocks_admission admission;
     ckv_blocks_handles handles;
-    ckv_blocks_demand demand;
-    ckv_blocks_analysis analysis;
-    ckv_blocks_stats stats;
-    ckv_blocks_events events;
-    ckv_blocks_records records;
-    ckv_blocks_iteration iteration;
-    ckv_blocks_diagnostics diagnostics;
-    ckv_blocks_request_info request_info;
-    ckv_blocks_block_info block_info;
-    ckv_blocks_pool_view view;
-    ckv_blocks_window window;
-    const uint8_t *packed;
-    size_t bytes;
-    int64_t number, pair[2], copies[1][2];
-    uint64_t hash;
+    int64_t number, copies[1][2];
     int flag;
-#define REFUSED(call) assert_status(call, CKV_ERROR_INVALID)
     REFUSED(ckv_blocks_add(NULL, &request, 1, &admission));
     REFUSED(ckv_blocks_prefill(NULL, 1, 4));
     REFUSED(ckv_blocks_carry_state(NULL, 1, 1, copies, &number));
@@ -69,6 +56,21 @@ static void a_missing_manager_is_refused(void **state)
     REFUSED(ckv_blocks_remove(NULL, 1, 1, NULL));
     REFUSED(ckv_blocks_pin(NULL, 1, &handles));
     REFUSED(ckv_blocks_unpin(NULL, NULL, 0));
+    ckv_blocks_destroy(NULL);
+    ckv_blocks_handles_free(NULL);
+}
+
+static void blocks_need_a_manager(void **state)
+{
+    (void)state;
+    ckv_blocks_request request = make_request(1, counting, 4);
+    ckv_blocks_request_info request_info;
+    ckv_blocks_block_info block_info;
+    ckv_blocks_pool_view view;
+    ckv_blocks_window window;
+    const uint8_t *packed;
+    size_t bytes;
+    int64_t number, pair[2];
     REFUSED(ckv_blocks_find(NULL, &request, 32, NULL, &number, NULL));
     REFUSED(ckv_blocks_truncate(NULL, &request, 0, NULL));
     REFUSED(ckv_blocks_make_private(NULL, 1, 32, 0));
@@ -83,6 +85,24 @@ static void a_missing_manager_is_refused(void **state)
     REFUSED(ckv_blocks_get_block(NULL, 32, 0, &block_info));
     REFUSED(ckv_blocks_get_window(NULL, 0, &window));
     REFUSED(ckv_blocks_find_window(NULL, 32, &number));
+    REFUSED(ckv_blocks_get_pool(NULL, 32, 0, 0, &view));
+    REFUSED(ckv_blocks_step_begin(NULL, NULL));
+    REFUSED(ckv_blocks_wait(NULL));
+}
+
+static void answers_need_a_manager(void **state)
+{
+    (void)state;
+    ckv_blocks_demand demand;
+    ckv_blocks_analysis analysis;
+    ckv_blocks_stats stats;
+    ckv_blocks_events events;
+    ckv_blocks_records records;
+    ckv_blocks_iteration iteration;
+    ckv_blocks_diagnostics diagnostics;
+    int64_t number;
+    uint64_t hash;
+    int flag;
     REFUSED(ckv_blocks_diagnose(NULL, &diagnostics));
     REFUSED(ckv_blocks_check(NULL));
     REFUSED(ckv_blocks_needed(NULL, 32, 1, NULL, 0, &demand));
@@ -100,11 +120,6 @@ static void a_missing_manager_is_refused(void **state)
     REFUSED(ckv_blocks_take_iteration(NULL, &iteration));
     REFUSED(ckv_blocks_record(NULL, 1, &number));
     REFUSED(ckv_blocks_drain_records(NULL, &records));
-    REFUSED(ckv_blocks_get_pool(NULL, 32, 0, 0, &view));
-    REFUSED(ckv_blocks_step_begin(NULL, NULL));
-    REFUSED(ckv_blocks_wait(NULL));
-    ckv_blocks_destroy(NULL);
-    ckv_blocks_handles_free(NULL);
     ckv_blocks_events_free(NULL);
     ckv_blocks_records_free(NULL);
 }
@@ -240,7 +255,9 @@ static void long_paths(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(a_missing_manager_is_refused),
+    CKV_CASE(requests_need_a_manager),
+    CKV_CASE(blocks_need_a_manager),
+    CKV_CASE(answers_need_a_manager),
     CKV_CASE(missing_places_for_answers_are_refused),
     CKV_CASE(packed_tokens_follow_the_request),
     CKV_CASE(hashes_depend_on_keys_alone),
