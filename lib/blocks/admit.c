@@ -70,7 +70,7 @@ static ckv_status match_one(const ckv_blocks *m, admission *a)
     return CKV_OK;
 }
 
-/* Copy of a snapshot's positions, and room for every table. */
+/* Room for every table. */
 static ckv_status prepare(ckv_blocks *m, live_request *r)
 {
     CKV_TRY(ckv_request_reserve(m, r, r->prompt));

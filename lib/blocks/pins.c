@@ -36,7 +36,7 @@ void ckv_pins_add(ckv_blocks *m, window_state *w, int32_t id, ckv_blocks_handles
     id_map_add(&m->pins, m->next_serial++, (int64_t)w->index << 32 | id);
 }
 
-/* Call `visit` once for every block of a request: windows from the largest, positions, beams. */
+/* Pin every block of a request once: windows from the largest, positions, beams. */
 static void pin_blocks(ckv_blocks *m, live_request *r, ckv_blocks_handles *handles)
 {
     for (int32_t i = m->num_windows - 1; i >= 0; i--) {
