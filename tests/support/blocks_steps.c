@@ -120,14 +120,12 @@ static ckv_blocks_request to_library(const bm_request *r)
 /* A single request for which there are blocks enough by `needed` must be admitted. */
 static bool must_fit(pair *p, const bm_request *r)
 {
-    for (int i = 0; i < BM_REQUESTS; i++)
-        if (p->model.requests[i].used)
-            for (int w = 0; w < p->model.num_windows; w++)
-                for (int k = 0; k < p->model.requests[i].positions; k++) {
-                    int id = p->model.requests[i].table[w][k][0];
-                    if (id >= 0 && p->model.windows[w].blocks[id].tier != 0)
-                        return false;
-                }
+    for (int w = 0; w < p->model.num_windows; w++)
+        for (int b = 0; b < p->model.windows[w].total; b++) {
+            const bm_block *block = &p->model.windows[w].blocks[b];
+            if (block->tier != 0 && (block->refs > 0 || block->pins > 0))
+                return false; /* held on the host: credited, and a block is needed to bring it back */
+        }
     for (int w = 0; w < p->model.num_windows; w++) {
         ckv_blocks_demand demand;
         ckv_blocks_request q = to_library(r);
