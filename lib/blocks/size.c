@@ -56,8 +56,8 @@ ckv_status ckv_blocks_requirements(int64_t input, int64_t output, int64_t wanted
     if (blocks_out == NULL)
         return ckv_fail(CKV_ERROR_INVALID, "block_requirements: blocks_out is NULL");
     CKV_TRY(check_shape("block_requirements", input, output, tokens_per_block, sink, beam));
-    if (wanted < 0)
-        return ckv_fail(CKV_ERROR_INVALID, "block_requirements: window %" PRId64 " is negative", wanted);
+    if (wanted < 1)
+        return ckv_fail(CKV_ERROR_INVALID, "block_requirements: window %" PRId64 " is not positive", wanted);
     *blocks_out = require(input, output, ckv_min_i64(wanted, 4 * (int64_t)MOST), tokens_per_block, sink, beam);
     return CKV_OK;
 }
