@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Attention of one forward, sharded. The steps of a call:
  *
  *   check       everything a rank can refuse, on this rank alone

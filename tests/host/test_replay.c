@@ -2,6 +2,7 @@
 /* Traces end to end on one rank and on threads as ranks, and the `ckv replay` program on files. */
 #include "tests/support/case.h"
 
+#include "tests/support/random.h"
 #include "tests/support/rollout_trace.h"
 #include "tests/support/trace_run.h"
 
@@ -356,26 +357,20 @@ static void refusals_name_the_cause_on_every_rank(void **state)
     trace_free(&t);
 }
 
-static uint64_t next_random(uint64_t *seed)
+static bool add_random_op(trace *t, ckv_random *random, int index, const float *values)
 {
-    *seed = *seed * 6364136223846793005u + 1442695040888963407u;
-    return *seed >> 33;
-}
-
-static bool add_random_op(trace *t, uint64_t *seed, int index, const float *values)
-{
-    const int64_t sizes[] = {1 + (int64_t)(next_random(seed) % 5), 1 + (int64_t)(next_random(seed) % 3)};
-    int64_t layer = (int64_t)(next_random(seed) % 2), start = (int64_t)(next_random(seed) % 12),
-            tokens = 1 + (int64_t)(next_random(seed) % 6), block = (int64_t)(next_random(seed) % 4);
+    const int64_t sizes[] = {ckv_random_range(random, 1, 5), ckv_random_range(random, 1, 3)};
+    int64_t layer = ckv_random_range(random, 0, 1), start = ckv_random_range(random, 0, 11);
+    int64_t tokens = ckv_random_range(random, 1, 6), block = ckv_random_range(random, 0, 3);
     char name[32];
     snprintf(name, sizeof name, "t%d", index);
-    switch (next_random(seed) % 8) {
+    switch (ckv_random_range(random, 0, 7)) {
     case 0:
         return trace_add_open(t, start % 4, tokens, 6, sizes, 2);
     case 1:
         return trace_add_zero_values(t, layer, start, tokens);
     case 2:
-        return next_random(seed) % 4 != 0 || trace_add_close(t);
+        return ckv_random_range(random, 0, 3) != 0 || trace_add_close(t);
     case 3:
         return trace_add_commit(t, tokens);
     case 4:
@@ -389,11 +384,11 @@ static bool add_random_op(trace *t, uint64_t *seed, int index, const float *valu
 static void any_ops_are_refused_or_right(void **state)
 {
     (void)state;
-    uint64_t seed = ckv_test_seed();
+    ckv_random random = {ckv_test_seed()};
     const trace_config model = {2, 2, 2, 4, CKV_FP32, 2, 0};
     float values[6 * 2 * 4];
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
-        values[i] = (float)next_random(&seed) / 0x1p31f;
+        values[i] = ckv_random_float(&random);
     size_t refused = 0, forwards = 0;
     const int64_t sizes[] = {1, 2, 3};
     for (int round = 0; round < 400; round++) {
@@ -402,7 +397,7 @@ static void any_ops_are_refused_or_right(void **state)
         if (round % 4 != 0) /* most get a start that makes sense */
             assert_true(trace_add_open(t, 1, 3, 6, sizes, 3));
         for (int index = 0; index < 12; index++)
-            assert_true(add_random_op(t, &seed, index, values));
+            assert_true(add_random_op(t, &random, index, values));
         trace_outcome outcome;
         run_on_ranks(t, 1 + round % 2, &outcome);
         if (outcome.wrong != 0)
