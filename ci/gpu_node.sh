@@ -50,4 +50,4 @@ echo "built in $SECONDS s"
 
 # cuDNN compiles on one CPU while the GPU idles, so cases share it. What has not ended by the deadline is ended and reported.
 exec timeout --foreground $((deadline - SECONDS)) build/cuda/tools/ckv lists run --dir test_lists --context "$list" \
-  --set stage="${STAGE:-pre_merge}" "${gpus[@]}" --build build/cuda --out "$out" --gpu-slots 4
+  --set stage="${STAGE:-pre_merge}" "${gpus[@]}" --build build/cuda --out "$out" --nonempty --gpu-slots 4

@@ -20,4 +20,4 @@ case $preset in
   *) "$build/tools/ckv" lists check --dir test_lists --tests "$build/test_cases.txt" ;;
 esac
 exec "$build/tools/ckv" lists run --dir test_lists --context "$list" --set stage="${STAGE:-pre_merge}" \
-  --build "$build" --out "${OUT:-$build/results}" "$@"
+  --build "$build" --out "${OUT:-$build/results}" --nonempty "$@"

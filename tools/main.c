@@ -12,7 +12,7 @@ static const cli_command commands[] = {
     {"window", "run cache operations and print which tokens each block reads", cmd_window},
     {"blocks", "run block-manager operations: prefix reuse, windows, eviction, offload", cmd_blocks},
     {"size", "tokens and bytes a geometry needs; the largest window that fits", cmd_size},
-    {"lists", "test lists: select, explain, check and shard for a machine", cmd_lists},
+    {"lists", "test lists: select for a machine, explain, check, shard and run", cmd_lists},
     {NULL, NULL, NULL},
 };
 

@@ -70,7 +70,7 @@ static ckv_status choose_path(ckv_exchange *exchange, const char *wish)
 ckv_status ckv_exchange_check_wish(const char *wish, int64_t *index_out)
 {
     *index_out = 0;
-    if (wish == NULL || strcmp(wish, "auto") == 0)
+    if (wish == NULL || strcmp(wish, "auto") == 0 || CKV_MUTANT(wishes_unread))
         return CKV_OK;
     for (int64_t i = 0; i < NUM_PATHS; i++)
         if (strcmp(wish, paths[i]->name) == 0) {

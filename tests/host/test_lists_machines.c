@@ -128,11 +128,28 @@ static void grace_machines_are_kept_out(void **state)
     workplace_close(&place);
 }
 
+/* A machine whose driver is gone selects nothing from its list: green by itself, an error when cases are expected. */
+static void a_run_of_nothing_can_be_refused(void **state)
+{
+    (void)state;
+    static const char run[] = "run --dir '" CKV_SOURCE_DIR "/test_lists' -c l0_dgx_h200 --facts machine.json "
+                              "-s stage=pre_merge --cases none.json --out results";
+    char refused[sizeof run + 16];
+    workplace place;
+    workplace_open(&place, "'" CKV_PROGRAM "' lists");
+    workplace_put(&place, "machine.json", "{\"cpu\": \"x86_64\", \"system_gpu_count\": 0}");
+    workplace_put(&place, "none.json",
+                  "{\"kind\": \"ctestInfo\", \"version\": {\"major\": 1, \"minor\": 0}, \"tests\": []}");
+    workplace_expect(&place, run, 0, NULL, "'l0_dgx_h200' selects nothing on this machine");
+    snprintf(refused, sizeof refused, "%s --nonempty", run);
+    workplace_expect(&place, refused, 2, "", "'l0_dgx_h200' selects nothing on this machine");
+    workplace_close(&place);
+}
+
 static const ckv_test_case cases[] = {
-    CKV_CASE(a_machine_runs_what_its_gpus_allow),
-    CKV_CASE(one_gpu_is_enough_for_its_list),
-    CKV_CASE(the_cpu_list_runs_everywhere),
-    CKV_CASE(grace_machines_are_kept_out),
+    CKV_CASE(a_machine_runs_what_its_gpus_allow), CKV_CASE(one_gpu_is_enough_for_its_list),
+    CKV_CASE(the_cpu_list_runs_everywhere),       CKV_CASE(grace_machines_are_kept_out),
+    CKV_CASE(a_run_of_nothing_can_be_refused),
 };
 
 CKV_TEST_MAIN("lists_machines", cases)

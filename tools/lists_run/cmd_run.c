@@ -20,7 +20,7 @@ typedef struct run_options {
     lists_options shared; /* first: also the input of the shared options */
     const char *build_folder, *cases_file, *out, *durations_path;
     int64_t jobs, gpu_slots, repeat, shards, shard, heartbeat_s;
-    bool has_seed, shuffle, dry_run, partial;
+    bool has_seed, shuffle, dry_run, partial, nonempty;
     uint64_t seed, shuffle_seed;
     waiver_day today;
     char *only[MAX_ONLY + 1];
@@ -36,6 +36,7 @@ enum {
     OPTION_CASES,
     OPTION_DRY_RUN,
     OPTION_PARTIAL,
+    OPTION_NONEMPTY,
     OPTION_TODAY
 };
 
@@ -54,6 +55,7 @@ static const struct argp_option option_table[] = {
      "Seconds of past runs: durations.json of a run, or a folder of them by hardware (default: the last run's)", 0},
     {"partial", OPTION_PARTIAL, NULL, 0, "The build leaves parts out on purpose: what it has no case for is skipped",
      0},
+    {"nonempty", OPTION_NONEMPTY, NULL, 0, "A list that selects nothing on this machine is an error", 0},
     {"dry-run", OPTION_DRY_RUN, NULL, 0, "Print the cases and what each needs, and run nothing", 0},
     {"heartbeat", OPTION_HEARTBEAT, "SECONDS", 0, "How often to name the running cases (default: 60)", 0},
     {"today", OPTION_TODAY, "YYYY-MM-DD", 0, "The day that waivers are compared with (default: today, UTC)", 0},
@@ -145,6 +147,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case OPTION_PARTIAL:
         options->partial = true;
         return 0;
+    case OPTION_NONEMPTY:
+        options->nonempty = true;
+        return 0;
     case OPTION_DRY_RUN:
         options->dry_run = true;
         return 0;
@@ -199,8 +204,9 @@ static bool read_names(arena *memory, diagnostics *log, const run_options *optio
     return log->errors == 0;
 }
 
-/* A stage that no block knows selects nothing, and would be green for ever. */
-static bool check_set_values(const char *program, const run_options *options, const list_context *context)
+/* A stage that no block knows selects nothing, and would be green for ever; so would the list of a machine whose driver
+ * is gone. */
+static bool check_empty(const char *program, const run_options *options, const list_context *context)
 {
     for (const fact *one = options->shared.overrides.first; one != NULL; one = one->next) {
         bool is_term = false, is_known = false;
@@ -219,8 +225,12 @@ static bool check_set_values(const char *program, const run_options *options, co
                   near.best != NULL ? "'?" : "");
         return false;
     }
-    fprintf(stderr, "note: '%s' selects nothing on this machine; 'ckv lists why' tells for each entry\n",
-            context->name);
+    const char *nothing = "selects nothing on this machine; 'ckv lists why' tells for each entry";
+    if (options->nonempty) {
+        cli_error(program, "'%s' %s", context->name, nothing);
+        return false;
+    }
+    fprintf(stderr, "note: '%s' %s\n", context->name, nothing);
     return true;
 }
 
@@ -263,7 +273,7 @@ static int make_plan(const char *program, run_options *options, lists_job *job, 
         !read_durations(memory, &log, options, &job->facts, durations))
         return CLI_USAGE;
     selection chosen = select_entries(memory, &log, job->context, &job->facts, options->shared.lenient);
-    if (chosen.count == 0 && !check_set_values(program, options, job->context))
+    if (chosen.count == 0 && !check_empty(program, options, job->context))
         return CLI_USAGE;
     plan_input input = {.folder = options->shared.folder,
                         .facts = &job->facts,
