@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct bytes {
@@ -196,6 +197,21 @@ static void names_files_that_cannot_be_read(void **state)
     assert_null(parsed);
 }
 
+static void writer_replaces_regular_files_only(void **state)
+{
+    (void)state;
+    char name[64];
+    problem why;
+    struct stat info;
+    snprintf(name, sizeof name, "/tmp/ckv_fifo_%ld", (long)getpid());
+    assert_int_equal(mkfifo(name, 0600), 0);
+    assert_false(safetensors_write(name, NULL, 0, NULL, 0, &why));
+    assert_non_null(strstr(why.text, ": not a regular file"));
+    assert_int_equal(stat(name, &info), 0);
+    assert_true(S_ISFIFO(info.st_mode));
+    remove(name);
+}
+
 static void writer_refuses_what_readers_would(void **state)
 {
     (void)state;
@@ -317,10 +333,15 @@ static void random_damage_never_crashes(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(refuses_truncated_files),           CKV_CASE(refuses_absurd_header_lengths),
-    CKV_CASE(refuses_malformed_headers),         CKV_CASE(refuses_deep_nesting),
-    CKV_CASE(reads_what_the_format_allows),      CKV_CASE(names_files_that_cannot_be_read),
-    CKV_CASE(writer_refuses_what_readers_would), CKV_CASE(what_is_written_reads_back),
+    CKV_CASE(refuses_truncated_files),
+    CKV_CASE(refuses_absurd_header_lengths),
+    CKV_CASE(refuses_malformed_headers),
+    CKV_CASE(refuses_deep_nesting),
+    CKV_CASE(reads_what_the_format_allows),
+    CKV_CASE(names_files_that_cannot_be_read),
+    CKV_CASE(writer_replaces_regular_files_only),
+    CKV_CASE(writer_refuses_what_readers_would),
+    CKV_CASE(what_is_written_reads_back),
     CKV_CASE(random_damage_never_crashes),
 };
 

@@ -61,6 +61,9 @@ static void command_replays_on_ranks(void **state)
         fail_msg("%s", why.text);
     assert_int_equal(safetensors_num_tensors(out), 16);
     safetensors_free(&out);
+    assert_int_equal(replay_run("--out %s %s", replay_trace_path, replay_trace_path), CLI_USAGE);
+    replay_assert_said(" is the trace itself");
+    assert_int_equal(replay_run("%s", replay_trace_path), CLI_OK); /* it is still there */
     replay_remove_files();
 }
 

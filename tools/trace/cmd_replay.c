@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct options {
     const char *trace, *out, *device, *backend, *exchange;
@@ -146,7 +147,13 @@ static bool is_on_gpu(const replay *r)
     return strcmp(r->options->device, "cuda") == 0;
 }
 
-/* What can be refused without looking at the trace. */
+static bool is_one_file(const char *path, const char *other)
+{
+    struct stat one, two;
+    return stat(path, &one) == 0 && stat(other, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
+}
+
+/* What can be refused without looking into the trace. */
 static bool check_options(replay *r)
 {
     const options *o = r->options;
@@ -162,6 +169,8 @@ static bool check_options(replay *r)
     if (!known)
         return problem_set(&r->why, "--backend %s: this build has no such backend; auto takes the first that fits",
                            o->backend);
+    if (o->out != NULL && is_one_file(o->out, o->trace))
+        return problem_set(&r->why, "--out %s is the trace itself; give another file", o->out);
     return true;
 }
 

@@ -428,8 +428,11 @@ static bool check_sizes(const char *path, const safetensors_tensor *tensors, siz
 bool safetensors_write(const char *path, const safetensors_entry *metadata, size_t num_metadata,
                        const safetensors_tensor *tensors, size_t num_tensors, problem *why)
 {
+    struct stat info;
     if (!check_sizes(path, tensors, num_tensors, why))
         return false;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
+        return problem_set(why, "%s: not a regular file", path);
     char *header = make_header(path, metadata, num_metadata, tensors, num_tensors, why);
     if (header == NULL)
         return false;

@@ -80,7 +80,8 @@ typedef struct safetensors_entry {
     const char *value;
 } safetensors_entry;
 
-/* Write beside `path` and rename, so that `path` is the old file or the complete new one, never a part. */
+/* Write beside `path` and rename, so that `path` is the old file or the complete new one, never a part. What is there
+ * and no regular file, such as a device, is refused: a rename would replace it. */
 bool safetensors_write(const char *path, const safetensors_entry *metadata, size_t num_metadata,
                        const safetensors_tensor *tensors, size_t num_tensors, problem *why);
 
