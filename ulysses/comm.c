@@ -245,6 +245,9 @@ ckv_status ckv_comm_all_gather(ckv_comm *comm, const void *mine, int64_t bytes, 
     if (comm == NULL || bytes < 0 || (bytes > 0 && (mine == NULL || all_out == NULL)))
         return ckv_fail(CKV_ERROR_INVALID, "all_gather: comm, mine or all_out is NULL, or bytes %lld is negative",
                         (long long)bytes);
+    if (bytes > INT64_MAX / comm->size)
+        return ckv_fail(CKV_ERROR_INVALID, "all_gather: %lld bytes of each of %d ranks do not fit 64 bits",
+                        (long long)bytes, comm->size);
     return allgather(comm, "all_gather", mine, all_out, bytes);
 }
 

@@ -58,6 +58,16 @@ typedef struct ckv_comm_ops {
     void (*destroy)(void *transport);
 } ckv_comm_ops;
 
+/* How long a rank waits when it was told timeout_ms: 60 s for 0, and never so long (127 years) that a clock and the
+ * wait, in nanoseconds, leave 64 bits: a caller may say INT64_MAX and mean for ever. */
+static inline int64_t ckv_comm_wait_ms(int64_t timeout_ms)
+{
+    const int64_t most_ms = INT64_C(4000000000000);
+    if (timeout_ms <= 0)
+        return 60000;
+    return timeout_ms < most_ms ? timeout_ms : most_ms;
+}
+
 /* The calling rank's end of a transport; owns `transport` from here on, and destroys it when this fails. ERROR_MEMORY.
  */
 CKV_NODISCARD CKV_API ckv_status ckv_comm_create_on(const ckv_comm_ops *ops, void *transport, int rank, int size,

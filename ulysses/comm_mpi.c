@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 enum {
-    DEFAULT_TIMEOUT_MS = 60000,
     PIECE_BYTES = 1 << 24, /* MPI counts in int; longer messages travel in pieces, in order */
     BUSY_POLLS = 2000,     /* yield this often before sleeping: ranks may share a core */
     SLEEP_US = 50,
@@ -303,7 +302,7 @@ ckv_status ckv_comm_create_mpi(const void *mpi_comm, int64_t timeout_ms, ckv_com
     self->comm = MPI_COMM_NULL;
     self->rank = rank;
     self->size = size;
-    self->timeout_ms = timeout_ms > 0 ? timeout_ms : DEFAULT_TIMEOUT_MS;
+    self->timeout_ms = ckv_comm_wait_ms(timeout_ms);
     ckv_status status = duplicate(self, comm);
     if (status != CKV_OK) {
         abandon(self); /* MPI may still write the new communicator */

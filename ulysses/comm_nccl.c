@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_TIMEOUT_MS = 60000, POLL_US = 20, UUID_BYTES = 16 };
+enum { POLL_US = 20, UUID_BYTES = 16 };
 
 static ckv_status nccl_status(ncclResult_t result, const char *call)
 {
@@ -406,7 +406,7 @@ ckv_status ckv_comm_create_nccl(ckv_comm *host, const ckv_nccl_config *config, c
     CKV_TRY(ckv_comm_agree(host, status));
     ckv_nccl_transport *self = NULL;
     ckv_comm *comm = NULL;
-    CKV_TRY(transport_create(host, config && config->timeout_ms > 0 ? config->timeout_ms : DEFAULT_TIMEOUT_MS, &self));
+    CKV_TRY(transport_create(host, ckv_comm_wait_ms(config ? config->timeout_ms : 0), &self));
     status = ckv_comm_create_on(&nccl_ops, self, self->rank, self->size, &comm);
     if (status == CKV_OK) {
         self->top = comm;

@@ -18,8 +18,6 @@
 #include <string.h>
 #include <time.h>
 
-enum { DEFAULT_TIMEOUT_MS = 60000 };
-
 typedef struct mailbox {
     char *memory;
     int64_t capacity_bytes;
@@ -365,7 +363,7 @@ ckv_status ckv_comm_create_threads(int ranks, int64_t timeout_ms, ckv_comm **com
         return ckv_fail(CKV_ERROR_INVALID, "comm_create_threads: ranks %d (at least 1), timeout %lld ms (0 or more)%s",
                         ranks, (long long)timeout_ms, comms_out == NULL ? ", comms_out is NULL" : "");
     thread_group *group = NULL;
-    CKV_TRY(group_create(ranks, timeout_ms > 0 ? timeout_ms : DEFAULT_TIMEOUT_MS, &group));
+    CKV_TRY(group_create(ranks, ckv_comm_wait_ms(timeout_ms), &group));
     group_join(group); /* so that the group outlives a rank that cannot be made */
     ckv_status status = CKV_OK;
     int made = 0;

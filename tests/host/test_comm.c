@@ -138,6 +138,33 @@ static void destroy_takes_anything_and_never_waits(void **state)
     }
 }
 
+/* What a kernel waits is counted in nanoseconds, from a clock that has run for years. */
+static void for_ever_is_a_wait(void **state)
+{
+    (void)state;
+    assert_passed(ranks_run_on_threads(3, INT64_MAX, conform_barrier_waits_for_the_last));
+    ckv_comm *comm;
+    int64_t wait_ms;
+    assert_ok(ckv_comm_create_threads(1, INT64_MAX, &comm));
+    assert_non_null(ckv_comm_signals(comm, &wait_ms));
+    assert_in_range(wait_ms, LONG_MS, INT64_MAX / 2 / 1000000);
+    ckv_comm_destroy(&comm);
+}
+
+static void gather_refuses_more_than_64_bits(void **state)
+{
+    (void)state;
+    ckv_comm *comms[3];
+    char byte = 0;
+    assert_ok(ckv_comm_create_threads(3, LONG_MS, comms));
+    for (int rank = 0; rank < 3; rank++) {
+        assert_status(ckv_comm_all_gather(comms[rank], &byte, INT64_MAX / 3 + 1, &byte), CKV_ERROR_INVALID);
+        assert_ok(ckv_comm_async_error(comms[rank])); /* nothing was begun */
+    }
+    for (int rank = 0; rank < 3; rank++)
+        ckv_comm_destroy(&comms[rank]);
+}
+
 static void refuses_bad_arguments(void **state)
 {
     (void)state;
@@ -161,6 +188,8 @@ static const ckv_test_case cases[] = {
     CKV_CASE(nothing_works_after_a_failure),
     CKV_CASE(record_shows_a_stuck_rank),
     CKV_CASE(destroy_takes_anything_and_never_waits),
+    CKV_CASE(for_ever_is_a_wait),
+    CKV_CASE(gather_refuses_more_than_64_bits),
     CKV_CASE(refuses_bad_arguments),
 };
 

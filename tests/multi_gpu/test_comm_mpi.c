@@ -71,6 +71,12 @@ static void all_to_all_times_out(void **state)
     run(COMM_SHORT_MS, ckv_test_ranks() > 1 ? conform_all_to_all_times_out : conform_agree_passes_when_all_pass);
 }
 
+static void for_ever_is_a_wait(void **state)
+{
+    (void)state;
+    run(INT64_MAX, conform_barrier_waits_for_the_last);
+}
+
 static void names_itself(void **state)
 {
     (void)state;
@@ -164,6 +170,7 @@ static const ckv_test_case cases[] = {
     COMM_CONFORMANCE(ROW) /* written once */
     CKV_CASE(agree_times_out),
     CKV_CASE(all_to_all_times_out),
+    CKV_CASE(for_ever_is_a_wait),
     CKV_CASE(names_itself),
     CKV_CASE(one_rank_makes_no_mpi_calls),
     CKV_CASE(several_ranks_go_through_mpi),
