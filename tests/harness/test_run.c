@@ -271,6 +271,21 @@ static void junit_holds_anything(void **state)
     mini_end(&run);
 }
 
+/* Found at the end, when every case has passed. */
+static void results_that_cannot_be_written_are_told(void **state)
+{
+    (void)state;
+    static const mini_case one = MINI("silent", "!exit 0", 1);
+    mini_begin(&run, &one, 1, "5");
+    mini_run(&run, "mkdir -p out/durations.json &&", "");
+    assert_int_equal(run.outcome.exit_code, 3);
+    assert_non_null(strstr(run.output, "results cannot be written to "));
+    assert_non_null(strstr(run.output, "/out: Is a directory\n"));
+    inner_execute(&run, 1, (const char *[]){"sh", "-c", "ls \"$1\"/out | grep tmp", "sh", run.folder, NULL});
+    assert_int_equal(run.outcome.exit_code, 1); /* nothing half written */
+    mini_end(&run);
+}
+
 static void repro_line_repeats_the_failure(void **state)
 {
     (void)state;
@@ -381,6 +396,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(expectations_and_waivers),
     CKV_CASE(flaky_is_a_verdict),
     CKV_CASE(junit_holds_anything),
+    CKV_CASE(results_that_cannot_be_written_are_told),
     CKV_CASE(repro_line_repeats_the_failure),
     CKV_CASE(killed_runner_leaves_its_results),
     CKV_CASE(interrupted_runner_says_so),

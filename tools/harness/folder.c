@@ -36,8 +36,12 @@ bool harness_file_write(const char *path, const char *text)
     if (file == NULL)
         return false;
     bool written = fputs(text, file) >= 0;
-    written = fclose(file) == 0 && written;
-    return written && rename(temporary, path) == 0;
+    written = fclose(file) == 0 && written && rename(temporary, path) == 0;
+    int cause = errno;
+    if (!written)
+        unlink(temporary);
+    errno = cause;
+    return written;
 }
 
 bool harness_file_read(const char *path, char *text_out, size_t bytes)

@@ -353,7 +353,11 @@ static int run_plan(const char *program, run_state *run, const run_options *opti
         return CLI_INTERNAL;
     }
     run_report_start(run);
-    bool written = run_all(run) && run_results_durations(run, durations);
+    bool written = run_all(run);
+    if (written && !run_results_durations(run, durations)) {
+        cli_error(program, "results cannot be written to %s: %s", run->out, strerror(errno));
+        written = false;
+    }
     int code = written ? exit_code(run, options) : CLI_INTERNAL;
     run_results_close(run, code);
     run_report_end(run);
