@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/repro/rank_run.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct player {
+    pthread_t thread;
+    const trace *trace;
+    ckv_comm *comm;
+    double tolerance;
+    rank_run *run; /* rank 0's; NULL for the others */
+    ckv_status status;
+    problem why;
+} player;
+
+static ckv_status out_of_memory(problem *why)
+{
+    problem_format(why, "out of memory");
+    return CKV_ERROR_MEMORY;
+}
+
+static ckv_status keep(player *p, const trace_op *op, const session_result *result)
+{
+    rank_run *run = p->run;
+    const trace_config *model = &p->trace->config;
+    if (run == NULL)
+        return CKV_OK;
+    size_t bytes = (size_t)(op->rows * model->q_heads * model->head_dim) * ckv_dtype_bytes(model->dtype);
+    void *copy = malloc(bytes);
+    if (copy == NULL)
+        return out_of_memory(&p->why);
+    memcpy(copy, result->gathered, bytes);
+    run->results[run->forwards] = *result;
+    run->outputs[run->forwards++] = copy;
+    run->wrong += !result->output_ok;
+    return CKV_OK;
+}
+
+static ckv_status play_ops(player *p, session *s)
+{
+    for (size_t i = 0; i < p->trace->num_ops; i++) {
+        const trace_op *op = &p->trace->ops[i];
+        session_result result;
+        ckv_status status = replay_op(s, op, &result, &p->why);
+        if (status == CKV_OK && op->kind == TRACE_FORWARD)
+            status = session_agree(p->comm, keep(p, op, &result), &p->why);
+        if (status != CKV_OK) {
+            problem cause = p->why;
+            problem_format(&p->why, "op %zu (%s): %s", i, trace_op_name(op->kind), cause.text);
+            return status;
+        }
+    }
+    return CKV_OK;
+}
+
+static void *play(void *argument)
+{
+    player *p = argument;
+    session_config config = session_config_default();
+    config.model = p->trace->config;
+    config.tolerance = p->tolerance;
+    config.gather_output = true;
+    session *s = NULL;
+    size_t op = 0;
+    p->status = replay_pool_tokens(p->trace, ckv_comm_size(p->comm), &config.pool_tokens, &op, &p->why);
+    if (p->status == CKV_OK)
+        p->status = session_create(p->comm, &config, &s, &p->why);
+    if (p->status == CKV_OK)
+        p->status = play_ops(p, s);
+    session_destroy(&s);
+    ckv_comm_destroy(&p->comm);
+    return NULL;
+}
+
+/* A rank that cannot be started leaves the others waiting until their deadline: its communicator goes at once. */
+static void play_all(player *players, int ranks, ckv_comm **comms)
+{
+    int started = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        players[rank].comm = comms[rank];
+    while (started < ranks && pthread_create(&players[started].thread, NULL, play, &players[started]) == 0)
+        started++;
+    for (int rank = started; rank < ranks; rank++) {
+        ckv_comm_destroy(&players[rank].comm);
+        players[rank].status = CKV_ERROR_MEMORY;
+        problem_format(&players[rank].why, "rank %d: no thread could be started", rank);
+    }
+    for (int rank = 0; rank < started; rank++)
+        pthread_join(players[rank].thread, NULL);
+}
+
+ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run *run_out, problem *why)
+{
+    *run_out = (rank_run){.results = calloc(t->num_ops + 1, sizeof *run_out->results),
+                          .outputs = calloc(t->num_ops + 1, sizeof *run_out->outputs)};
+    player *players = calloc((size_t)ranks, sizeof *players);
+    ckv_comm **comms = calloc((size_t)ranks, sizeof(ckv_comm *));
+    ckv_status status = CKV_OK;
+    if (run_out->results == NULL || run_out->outputs == NULL || players == NULL || comms == NULL)
+        status = out_of_memory(why);
+    if (status == CKV_OK) {
+        status = ranks == 1 ? ckv_comm_create_self(comms) : ckv_comm_create_threads(ranks, 0, comms);
+        if (status != CKV_OK)
+            problem_format(why, "%s", ckv_last_error());
+    }
+    if (status == CKV_OK) {
+        for (int rank = 0; rank < ranks; rank++)
+            players[rank] = (player){.trace = t, .tolerance = tolerance, .run = rank == 0 ? run_out : NULL};
+        play_all(players, ranks, comms);
+        for (int rank = ranks - 1; rank >= 0; rank--) {
+            if (players[rank].status == CKV_OK)
+                continue;
+            status = players[rank].status;
+            *why = players[rank].why;
+        }
+    }
+    free(comms);
+    free(players);
+    return status;
+}
+
+void rank_run_free(rank_run *run)
+{
+    for (size_t i = 0; run->outputs != NULL && i < run->forwards; i++)
+        free(run->outputs[i]);
+    free(run->outputs);
+    free(run->results);
+    *run = (rank_run){0};
+}

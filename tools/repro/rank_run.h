@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A trace on a number of ranks inside this process, each a thread. */
+#ifndef CKV_TOOLS_REPRO_RANK_RUN_H
+#define CKV_TOOLS_REPRO_RANK_RUN_H
+
+#include "tools/trace/replay.h"
+
+typedef struct rank_run {
+    size_t forwards, wrong;
+    session_result *results; /* [forwards]; what they gathered is in `outputs` */
+    void **outputs;          /* [forwards], each [rows, q_heads, head_dim] of its op */
+} rank_run;
+
+/* `tolerance` as in session_config. The cause names the op that was refused. rank_run_free in any case. */
+ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run *run_out, problem *why);
+void rank_run_free(rank_run *run);
+
+#endif
