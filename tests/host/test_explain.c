@@ -310,6 +310,41 @@ static void right_rows_show_their_keys(void **state)
     workplace_close(&place);
 }
 
+/* The prompt is committed but never written: row 0 would read it, row 4 not. */
+static void a_token_never_written_is_refused(void **state)
+{
+    (void)state;
+    enum { BLOCK = 1, SMALL_WINDOW = 2 };
+    static float values[TOKENS][Q_HEADS][DIM];
+    const int64_t size = BLOCK;
+    trace_config config = {.layers = 1,
+                           .q_heads = Q_HEADS,
+                           .kv_heads = KV_HEADS,
+                           .head_dim = DIM,
+                           .dtype = CKV_FP32,
+                           .tokens_per_page = PAGE};
+    workplace place;
+    open_ckv(&place);
+    trace *t = trace_create(&config);
+    assert_non_null(t);
+    assert_true(trace_add_open(t, 0, SMALL_WINDOW, TOKENS, &size, 1));
+    assert_true(trace_add_commit(t, PROMPT));
+    assert_true(trace_add_forward(t, 0, TOKENS, TOKENS, BLOCK, "f0", values, values, values, values));
+    char path[128];
+    problem why;
+    snprintf(path, sizeof path, "%s/t", place.folder);
+    if (!trace_write(t, path, &why))
+        fail_msg("%s", why.text);
+    trace_free(&t);
+    for (int row = 0; row < TOKENS; row++) {
+        char command[64];
+        snprintf(command, sizeof command, "explain t -f 0 -r %d", row);
+        workplace_expect(&place, command, 2, "", "t: forward 0 would read a token that was never written in layer 0\n");
+        assert_int_equal(lines_of(place.err), 1);
+    }
+    workplace_close(&place);
+}
+
 static void refusals_are_one_line(void **state)
 {
     (void)state;
@@ -340,9 +375,8 @@ static void refusals_are_one_line(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(every_mistake_is_named),
-    CKV_CASE(what_no_mistake_explains_is_said),
-    CKV_CASE(right_rows_show_their_keys),
+    CKV_CASE(every_mistake_is_named),     CKV_CASE(what_no_mistake_explains_is_said),
+    CKV_CASE(right_rows_show_their_keys), CKV_CASE(a_token_never_written_is_refused),
     CKV_CASE(refusals_are_one_line),
 };
 

@@ -205,6 +205,20 @@ static ckv_status find_forward(history *h, int64_t forward, size_t *index_out, p
     return CKV_ERROR_INVALID;
 }
 
+/* What the first block reads and is there, is there for every later one: windows only move on. */
+static ckv_status check_written(const history *h, problem *why)
+{
+    history_keys window = history_window(h, 0);
+    for (int64_t i = 0; i < window.count; i++) {
+        if (window.keys[i] != NULL)
+            continue;
+        problem_format(why, "forward %" PRId64 " would read a token that was never written in layer %" PRId64,
+                       h->forward, h->op->layer);
+        return CKV_ERROR_STATE;
+    }
+    return CKV_OK;
+}
+
 ckv_status history_open(history *h, const trace *t, int64_t forward, int64_t ranks, arena *memory, problem *why)
 {
     *h = (history){.trace = t, .memory = memory, .ranks = ranks, .forward = forward};
@@ -227,7 +241,7 @@ ckv_status history_open(history *h, const trace *t, int64_t forward, int64_t ran
     h->padded_tokens = ranks * rows_per_rank(h, h->op);
     if (h->padded_tokens < h->op->rows)
         h->padded_tokens = h->op->rows;
-    return CKV_OK;
+    return check_written(h, why);
 }
 
 void history_close(history *h)
@@ -253,10 +267,6 @@ static ckv_status note_place(const history *h, const history_keys *window, int64
     identity token = {-1, 0};
     identity_kind kind = identity_decode(vector, K_PLACE, IDENTITY_MIN_HEAD_DIM, &token);
     history_key *key = kind == IDENTITY_TOKEN && token.id < h->tokens.count ? h->tokens.keys[token.id] : NULL;
-    if (kind == IDENTITY_NEVER_WRITTEN) {
-        problem_format(why, "layer %" PRId64 " would read a token that was never written", h->op->layer);
-        return CKV_ERROR_STATE;
-    }
     if (key == NULL || key->version != token.version || key->page >= 0 || index >= window->count) {
         problem_format(why, "key %" PRId64 " of the row is token %" PRId64 " version %" PRId64 ": not the window",
                        index, token.id, token.version);
@@ -269,12 +279,6 @@ static ckv_status note_place(const history *h, const history_keys *window, int64
 
 ckv_status history_locate(const history *h, int64_t row, const history_keys *window, problem *why)
 {
-    for (int64_t i = 0; i < window->count; i++) {
-        if (window->keys[i] != NULL)
-            continue;
-        problem_format(why, "layer %" PRId64 " would read a token that was never written", h->op->layer);
-        return CKV_ERROR_STATE;
-    }
     int64_t last_row = row < h->op->seq_len ? row : h->op->seq_len - 1, block = last_row / h->block_size, keys = 0;
     float *k = arena_alloc(h->memory, (size_t)(window->count * IDENTITY_MIN_HEAD_DIM) * sizeof *k);
     ckv_block_view view;
