@@ -105,6 +105,44 @@ static void wrong_forwards_are_said(void **state)
     workplace_close(&place);
 }
 
+static void search_finds_nothing_wrong(void **state)
+{
+    (void)state;
+    char command[96];
+    workplace place;
+    open_ckv(&place);
+    snprintf(command, sizeof command, "repro search --seed %llu --seconds 60 --cases 20",
+             (unsigned long long)(ckv_test_seed() % 100000));
+    workplace_expect(&place, command, 0, "20 cases, 0 wrong\n", "");
+    workplace_expect(&place, "repro search --seconds 0", 0, "1 cases, 0 wrong\n", "");
+    workplace_close(&place);
+}
+
+/* The same seed draws the same cases, and what is printed is wrong alone too. */
+static void search_prints_commands(void **state)
+{
+    (void)state;
+    workplace place;
+    char command[1024];
+    open_ckv(&place);
+    workplace_expect(&place, "repro search --seed 70000 --cases 3 --tolerance 0", 1, NULL, "");
+    assert_out(&place, "\n3 cases, 3 wrong\n");
+    char *first = strdup(place.out);
+    assert_non_null(first);
+    workplace_expect(&place, "repro search --seed 70000 --cases 3 --tolerance 0", 1, first, "");
+    static const char start[] = "wrong: ckv ";
+    assert_memory_equal(first, start, sizeof start - 1);
+    first[strcspn(first, "\n")] = '\0';
+    snprintf(command, sizeof command, "%s --tolerance 0", first + sizeof start - 1);
+    workplace_expect(&place, command, 1, NULL, "");
+    assert_out(&place, "\nverdict: wrong\n");
+    workplace_expect(&place, "repro search --seed 70001 --cases 3 --tolerance 0", 1, NULL, "");
+    place.out[strcspn(place.out, "\n")] = '\0';
+    assert_string_not_equal(place.out, first);
+    free(first);
+    workplace_close(&place);
+}
+
 static void a_refused_op_is_everyones_refusal(void **state)
 {
     (void)state;
@@ -141,6 +179,9 @@ static void refusals_are_one_line(void **state)
         {"padded-first-chunk --q-heads 3", "3 query heads"},
         {"padded-first-chunk --tokens-per-page 3", "tokens_per_page"},
         {"padded-first-chunk --tokens 1000001 --q-heads 1024 --head-dim 1024", "GiB of tensors, 1 at most"},
+        {"search --seconds x", "--seconds is 'x'"},
+        {"search --seed -1", "--seed is '-1'"},
+        {"search more", "unexpected argument 'more'"},
         {"padded-first-chunk -o /nowhere/t", "/nowhere/t: No such file or directory"},
     };
     workplace place;
@@ -157,6 +198,7 @@ static void refusals_are_one_line(void **state)
 static const ckv_test_case cases[] = {
     CKV_CASE(any_ranks_and_padding_are_right),   CKV_CASE(the_case_is_padded_as_asked),
     CKV_CASE(a_kept_trace_replays_and_explains), CKV_CASE(wrong_forwards_are_said),
+    CKV_CASE(search_finds_nothing_wrong),        CKV_CASE(search_prints_commands),
     CKV_CASE(a_refused_op_is_everyones_refusal), CKV_CASE(refusals_are_one_line),
 };
 

@@ -3,6 +3,7 @@
 #include "tools/common/cli.h"
 #include "tools/repro/padded_case.h"
 #include "tools/repro/rank_run.h"
+#include "tools/repro/search.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -23,7 +24,7 @@ static const char doc[] =
     "process, and compare both with the exact window and with each other.\v"
     "A chunk takes two forwards in every layer, the second of which is committed. Later chunks need no padding unless "
     "--chunk-tokens says so. --write keeps the case as a trace with the output of one rank as NAME.expected: run it in "
-    "another implementation, or replay it under a launcher.\n\n"
+    "another implementation, or replay it under a launcher. 'ckv repro search --help' draws such cases at random.\n\n"
     "Exit status: 0 all right, 1 something is wrong, 2 usage or a case that cannot run, 3 the machine failed.";
 
 enum {
@@ -60,28 +61,15 @@ static const struct argp_option option_table[] = {
     {"write", 'o', "TRACE.safetensors", 0, "keep the case as a trace", 0},
     {0}};
 
-static const char *const fill_names[] = {
-    [PADDED_RANDOM] = "random", [PADDED_ZERO] = "zero", [PADDED_NAN] = "nan", [PADDED_INF] = "inf"};
-
 static error_t parse_fill(const char *text, padded_fill *fill_out)
 {
     for (int fill = PADDED_RANDOM; fill <= PADDED_INF; fill++) {
-        if (strcmp(text, fill_names[fill]) != 0)
+        if (strcmp(text, padded_fill_name((padded_fill)fill)) != 0)
             continue;
         *fill_out = (padded_fill)fill;
         return 0;
     }
     return cli_usage_error("--padding is '%s'; it must be random, zero, nan or inf", text);
-}
-
-static error_t parse_tolerance(const char *text, double *tolerance_out)
-{
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end != '\0' || !isfinite(value) || value < 0)
-        return cli_usage_error("--tolerance is '%s'; it must be a number of 0 or more", text);
-    *tolerance_out = value;
-    return 0;
 }
 
 static error_t parse_number(int key, const char *text, padded_case *c)
@@ -122,7 +110,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_PADDING:
         return parse_fill(text, &o->c.fill);
     case KEY_TOLERANCE:
-        return parse_tolerance(text, &o->tolerance);
+        return repro_parse_tolerance(text, &o->tolerance);
     case 'o':
         o->write = text;
         return 0;
@@ -166,7 +154,7 @@ static void print_case(const padded_case *c)
     const trace_config *model = &c->model;
     printf("%s: %" PRId64 " tokens on %" PRId64 " ranks (padded %" PRId64 ", padding %s), then %" PRId64
            " chunks of %" PRId64 "; window %" PRId64 ", pinned %" PRId64 "\n",
-           case_name, c->tokens, c->ranks, padded_case_rows(c, c->tokens), fill_names[c->fill], c->chunks - 1,
+           case_name, c->tokens, c->ranks, padded_case_rows(c, c->tokens), padded_fill_name(c->fill), c->chunks - 1,
            c->chunk_tokens, c->window_tokens, c->pin_tokens);
     printf("  %" PRId64 " query and %" PRId64 " K/V heads of %" PRId64 ", %" PRId64 " layers, %s, pages of %" PRId64
            " tokens, seed %" PRId64 "\n",
@@ -189,39 +177,6 @@ static void print_run(const char *name, const rank_run *run)
     const session_difference *worst = &run->results[first].output;
     printf("  forward %zu: row %" PRId64 " head %" PRId64 " channel %" PRId64 " rank %d: %.6g instead of %.6g\n", first,
            worst->row, worst->head, worst->channel, worst->rank, worst->observed, worst->wanted);
-}
-
-/* The largest difference between two outputs of `count` elements. */
-static double distance(ckv_dtype dtype, const void *a, const void *b, size_t count)
-{
-    double largest = 0;
-    size_t element = ckv_dtype_bytes(dtype);
-    for (size_t i = 0; i < count; i++) {
-        float x, y;
-        ckv_convert_to_float(dtype, (const char *)a + i * element, 1, &x);
-        ckv_convert_to_float(dtype, (const char *)b + i * element, 1, &y);
-        double apart = fabs((double)x - (double)y);
-        largest = isnan(apart) ? INFINITY : fmax(largest, apart); /* neither may be NaN */
-    }
-    return largest;
-}
-
-/* Forwards whose outputs on many ranks and on one differ by more than both may be off. */
-static size_t compare_runs(const trace *t, const rank_run *many, const rank_run *one)
-{
-    size_t forward = 0, apart = 0;
-    double largest = 0;
-    for (size_t i = 0; i < t->num_ops; i++) {
-        if (t->ops[i].kind != TRACE_FORWARD)
-            continue;
-        size_t count = (size_t)(t->ops[i].rows * t->config.q_heads * t->config.head_dim);
-        double error = distance(t->config.dtype, many->outputs[forward], one->outputs[forward], count);
-        apart += error > 2 * one->results[forward].tolerance;
-        largest = fmax(largest, error);
-        forward++;
-    }
-    printf("between them: off by %.2g, padding rows included\n", largest);
-    return apart;
 }
 
 static bool write_case(trace *t, const rank_run *one, const char *path, problem *why)
@@ -256,7 +211,9 @@ static int run_case(const char *argv0, const options *o, trace *t)
         print_case(&o->c);
         print_run(name, &many);
         print_run("1 rank", &one);
-        size_t apart = compare_runs(t, &many, &one);
+        double largest;
+        size_t apart = rank_run_compare(t, &many, &one, &largest);
+        printf("between them: off by %.2g, padding rows included\n", largest);
         bool ok = many.wrong + one.wrong + apart == 0;
         printf("verdict: %s\n", ok ? "right" : "wrong");
         code = ok ? CLI_OK : CLI_FAIL;
@@ -268,6 +225,11 @@ static int run_case(const char *argv0, const options *o, trace *t)
 
 int cmd_repro(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "search") == 0) {
+        char name[] = "ckv repro search";
+        argv[1] = name;
+        return repro_search(argc - 1, argv + 1);
+    }
     static const struct argp argp = {option_table, parse_option, case_name, doc, NULL, NULL, NULL};
     options o = {.c = {.ranks = 2, .tokens = 11, .chunks = 4, .window_tokens = -1, .seed = 1}, .tolerance = -1};
     o.c.model = (trace_config){.layers = 1, .head_dim = 16, .dtype = CKV_FP32, .tokens_per_page = 4};

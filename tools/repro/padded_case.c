@@ -18,6 +18,13 @@ typedef struct builder {
     int64_t committed, forwards;
 } builder;
 
+const char *padded_fill_name(padded_fill fill)
+{
+    static const char *const names[] = {
+        [PADDED_RANDOM] = "random", [PADDED_ZERO] = "zero", [PADDED_NAN] = "nan", [PADDED_INF] = "inf"};
+    return names[fill];
+}
+
 int64_t padded_case_rows(const padded_case *c, int64_t tokens)
 {
     return (tokens + c->ranks - 1) / c->ranks * c->ranks;

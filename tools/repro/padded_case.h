@@ -7,6 +7,9 @@
 
 typedef enum padded_fill { PADDED_RANDOM, PADDED_ZERO, PADDED_NAN, PADDED_INF } padded_fill;
 
+/* "random", ...; static storage. */
+const char *padded_fill_name(padded_fill fill);
+
 typedef struct padded_case {
     trace_config model;
     int64_t ranks;

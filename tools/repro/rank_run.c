@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/repro/rank_run.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,4 +129,45 @@ void rank_run_free(rank_run *run)
     free(run->outputs);
     free(run->results);
     *run = (rank_run){0};
+}
+
+/* The largest difference between two outputs of `count` elements. */
+static double distance(ckv_dtype dtype, const void *a, const void *b, size_t count)
+{
+    double largest = 0;
+    size_t element = ckv_dtype_bytes(dtype);
+    for (size_t i = 0; i < count; i++) {
+        float x, y;
+        ckv_convert_to_float(dtype, (const char *)a + i * element, 1, &x);
+        ckv_convert_to_float(dtype, (const char *)b + i * element, 1, &y);
+        double apart = fabs((double)x - (double)y);
+        largest = isnan(apart) ? INFINITY : fmax(largest, apart); /* neither may be NaN */
+    }
+    return largest;
+}
+
+size_t rank_run_compare(const trace *t, const rank_run *many, const rank_run *one, double *largest_out)
+{
+    size_t forward = 0, apart = 0;
+    *largest_out = 0;
+    for (size_t i = 0; i < t->num_ops; i++) {
+        if (t->ops[i].kind != TRACE_FORWARD)
+            continue;
+        size_t count = (size_t)(t->ops[i].rows * t->config.q_heads * t->config.head_dim);
+        double error = distance(t->config.dtype, many->outputs[forward], one->outputs[forward], count);
+        apart += error > 2 * one->results[forward].tolerance;
+        *largest_out = fmax(*largest_out, error);
+        forward++;
+    }
+    return apart;
+}
+
+error_t repro_parse_tolerance(const char *text, double *tolerance_out)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end != '\0' || !isfinite(value) || value < 0)
+        return cli_usage_error("--tolerance is '%s'; it must be a number of 0 or more", text);
+    *tolerance_out = value;
+    return 0;
 }

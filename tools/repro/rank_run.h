@@ -3,6 +3,7 @@
 #ifndef CKV_TOOLS_REPRO_RANK_RUN_H
 #define CKV_TOOLS_REPRO_RANK_RUN_H
 
+#include "tools/common/cli.h"
 #include "tools/trace/replay.h"
 
 typedef struct rank_run {
@@ -14,5 +15,11 @@ typedef struct rank_run {
 /* `tolerance` as in session_config. The cause names the op that was refused. rank_run_free in any case. */
 ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run *run_out, problem *why);
 void rank_run_free(rank_run *run);
+
+/* Forwards whose outputs differ by more than both may be off; the largest difference, infinite where one is NaN. */
+size_t rank_run_compare(const trace *t, const rank_run *many, const rank_run *one, double *largest_out);
+
+/* For argp parsers: --tolerance. */
+error_t repro_parse_tolerance(const char *text, double *tolerance_out);
 
 #endif
