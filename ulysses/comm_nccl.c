@@ -3,7 +3,8 @@
  * NCCL's grouped send and receive, or kernels of ours over windows that NCCL maps.
  *
  * Nothing here waits for another rank without a deadline. NCCL's communicator does not block: its calls are polled. On
- * a failure it is taken away, by whoever notices first, under the lock that every call of NCCL is made under. */
+ * a failure it is aborted by whoever notices first, or at the end while windows need it (ckv_nccl_fail); it is looked
+ * at under the lock that every call of NCCL is made under. */
 #include <ckv/nccl.h>
 
 #include "lib/device/cuda_status.h"
@@ -139,13 +140,18 @@ static ckv_status nccl_async_error(void *transport)
 
 static ckv_status nccl_window_supported(void *transport)
 {
-    const ckv_nccl_transport *self = transport;
-    int version = 0;
+    ckv_nccl_transport *self = transport;
+    int version = 0, near_ranks = 0;
     ncclGetVersion(&version);
     if (version < 22800)
         return ckv_fail(CKV_ERROR_UNSUPPORTED, "NCCL %d.%d has no windows that kernels can use; 2.28 has",
                         version / 10000, version / 100 % 100);
-    int near_ranks = ckv_nccl_near_ranks(self->nccl);
+    pthread_mutex_lock(&self->lock);
+    ckv_status status = self->failure != CKV_OK ? ckv_fail(self->failure, "%s", self->detail) : CKV_OK;
+    if (status == CKV_OK)
+        near_ranks = ckv_nccl_near_ranks(self->nccl);
+    pthread_mutex_unlock(&self->lock);
+    CKV_TRY(status);
     if (near_ranks != self->size)
         return ckv_fail(CKV_ERROR_UNSUPPORTED, "rank %d addresses the memory of %d of %d ranks", self->rank, near_ranks,
                         self->size);
