@@ -18,6 +18,10 @@ void replay_remove_files(void);
 /* `ckv replay WORDS` with words parted by blanks; the exit code on this rank. */
 int replay_run(const char *words, ...) __attribute__((format(printf, 1, 2)));
 
+/* With a padding key read in the first forward of `spec`, the command, under `options`, explains it and names the rank
+ * whose head is worst. */
+void replay_names_the_rank(rollout_spec *spec, const char *options);
+
 /* Rank 0 has said this, the others nothing. */
 void replay_assert_said(const char *text);
 

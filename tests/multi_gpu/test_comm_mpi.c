@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mpi transport. Calls of MPI by this program and the library go through the counters below. */
-#include "tests/support/mpi_case.h"
+#include "tests/multi_gpu/mpi_driver.h"
 
 #include "tests/support/comm_conformance.h"
 #include "ulysses/comm.h"
 
-#include <ckv/mpi.h>
 #include <mpi.h>
 #include <string.h>
 
@@ -37,24 +36,11 @@ int MPI_Testall(int count, MPI_Request requests[], int *complete, MPI_Status sta
     return PMPI_Testall(count, requests, complete, statuses);
 }
 
-static void run(int64_t timeout_ms, rank_body body)
-{
-    ckv_comm *comm = NULL;
-    rank_report report = {0};
-    assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), timeout_ms, &comm));
-    ckv_test_set_comm(comm);
-    body(comm, &report);
-    ckv_test_set_comm(NULL);
-    ckv_comm_destroy(&comm);
-    if (report.failed)
-        fail_msg("%s", report.text);
-}
-
 #define DRIVE(name)                                                                                                    \
     static void name(void **state)                                                                                     \
     {                                                                                                                  \
         (void)state;                                                                                                   \
-        run(LONG_MS, conform_##name);                                                                                  \
+        mpi_run(ckv_test_mpi_comm(), LONG_MS, conform_##name);                                                         \
     }
 COMM_CONFORMANCE(DRIVE)
 
@@ -62,19 +48,21 @@ COMM_CONFORMANCE(DRIVE)
 static void agree_times_out(void **state)
 {
     (void)state;
-    run(COMM_SHORT_MS, ckv_test_ranks() > 1 ? conform_agree_times_out : conform_agree_passes_when_all_pass);
+    mpi_run(ckv_test_mpi_comm(), COMM_SHORT_MS,
+            ckv_test_ranks() > 1 ? conform_agree_times_out : conform_agree_passes_when_all_pass);
 }
 
 static void all_to_all_times_out(void **state)
 {
     (void)state;
-    run(COMM_SHORT_MS, ckv_test_ranks() > 1 ? conform_all_to_all_times_out : conform_agree_passes_when_all_pass);
+    mpi_run(ckv_test_mpi_comm(), COMM_SHORT_MS,
+            ckv_test_ranks() > 1 ? conform_all_to_all_times_out : conform_agree_passes_when_all_pass);
 }
 
 static void for_ever_is_a_wait(void **state)
 {
     (void)state;
-    run(INT64_MAX, conform_barrier_waits_for_the_last);
+    mpi_run(ckv_test_mpi_comm(), INT64_MAX, conform_barrier_waits_for_the_last);
 }
 
 static void names_itself(void **state)
@@ -113,7 +101,7 @@ static void several_ranks_go_through_mpi(void **state)
 {
     (void)state;
     mpi_calls = 0;
-    run(LONG_MS, conform_agree_passes_when_all_pass);
+    mpi_run(ckv_test_mpi_comm(), LONG_MS, conform_agree_passes_when_all_pass);
     assert_true(ckv_test_ranks() > 1 ? mpi_calls > 0 : mpi_calls == 0);
 }
 
@@ -126,7 +114,7 @@ static void caller_communicator_stays_its_own(void **state)
     int complete = 1;
     MPI_Comm mine = *(const MPI_Comm *)ckv_test_mpi_comm();
     MPI_Irecv(&byte, 1, MPI_BYTE, MPI_ANY_SOURCE, MPI_ANY_TAG, mine, &request);
-    run(LONG_MS, conform_many_operations_stay_in_step);
+    mpi_run(ckv_test_mpi_comm(), LONG_MS, conform_many_operations_stay_in_step);
     MPI_Test(&request, &complete, MPI_STATUS_IGNORE);
     if (!complete) {
         MPI_Cancel(&request);

@@ -45,21 +45,7 @@ static void command_names_the_rank(void **state)
     (void)state;
     gpu_take_own();
     rollout_spec spec = rollout_spec_cudnn(ckv_test_seed(), CKV_BF16);
-    spec.fault = CKV_KEY_PADDING;
-    spec.fault_token = 11;
-    spec.fault_forward = 0;
-    replay_write_trace(&spec);
-    assert_int_equal(replay_run("--device cuda %s", replay_trace_path), CLI_FAIL);
-    replay_assert_said("one key explains it: padding row 11 was read");
-    replay_assert_said("16 forwards, 15 ok, 1 wrong\n");
-    if (ckv_test_rank() == 0) {
-        int head = -1, rank = -1;
-        const char *worst = strstr(replay_said, "  worst at row ");
-        assert_non_null(worst);
-        assert_int_equal(sscanf(worst, "  worst at row %*d head %d channel %*d rank %d:", &head, &rank), 2);
-        assert_int_equal(rank, head / (12 / ckv_test_ranks()));
-    }
-    replay_remove_files();
+    replay_names_the_rank(&spec, "--device cuda");
 }
 
 /* What no backend of a GPU takes is refused on all ranks, at its op. */

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sharded attention over the mpi transport. */
-#include "tests/support/mpi_case.h"
+#include "tests/multi_gpu/mpi_driver.h"
 
 #include "tests/support/ulysses_cases.h"
 #include "tests/support/ulysses_host_cases.h"
 
-#include <ckv/mpi.h>
 #include <mpi.h>
 
 enum { DEADLINE_MS = 20000 };
@@ -24,24 +23,11 @@ int MPI_Irecv(void *buffer, int count, MPI_Datatype type, int peer, int tag, MPI
     return PMPI_Irecv(buffer, count, type, peer, tag, comm, request);
 }
 
-static void run_on(const void *mpi_comm, rank_body body)
-{
-    ckv_comm *comm = NULL;
-    rank_report report = {0};
-    assert_ok(ckv_comm_create_mpi(mpi_comm, DEADLINE_MS, &comm));
-    ckv_test_set_comm(comm);
-    body(comm, &report);
-    ckv_test_set_comm(NULL);
-    ckv_comm_destroy(&comm);
-    if (report.failed)
-        fail_msg("%s", report.text);
-}
-
 #define DRIVE(name)                                                                                                    \
     static void name(void **state)                                                                                     \
     {                                                                                                                  \
         (void)state;                                                                                                   \
-        run_on(ckv_test_mpi_comm(), ulysses_##name);                                                                   \
+        mpi_run(ckv_test_mpi_comm(), DEADLINE_MS, ulysses_##name);                                                     \
     }
 ULYSSES_CASES(DRIVE)
 ULYSSES_HOST_CASES(DRIVE)
@@ -54,9 +40,9 @@ static void one_rank_leaves_the_job_alone(void **state)
     MPI_Comm self = MPI_COMM_SELF;
     mpi_messages = 0;
     if (ckv_test_rank() == 0)
-        run_on(&self, ulysses_padded_first_chunk_then_sliding_window);
+        mpi_run(&self, DEADLINE_MS, ulysses_padded_first_chunk_then_sliding_window);
     assert_int_equal(mpi_messages, 0);
-    run_on(ckv_test_mpi_comm(), ulysses_every_chunk_padded);
+    mpi_run(ckv_test_mpi_comm(), DEADLINE_MS, ulysses_every_chunk_padded);
     assert_true(ckv_test_ranks() > 1 ? mpi_messages > 0 : mpi_messages == 0);
 }
 

@@ -1,33 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The matrix of sharded attention over the mpi transport: the rows of this number of ranks. */
-#include "tests/support/mpi_case.h"
+#include "tests/multi_gpu/mpi_driver.h"
 
 #include "tests/support/ulysses_matrix.h"
 #include "tests/support/ulysses_party.h"
 
-#include <ckv/mpi.h>
-
 enum { DEADLINE_MS = 60000 };
-
-static void run(rank_body body)
-{
-    ckv_comm *comm = NULL;
-    rank_report report = {0};
-    party_uses.exchange = "sendrecv";
-    assert_ok(ckv_comm_create_mpi(ckv_test_mpi_comm(), DEADLINE_MS, &comm));
-    ckv_test_set_comm(comm);
-    body(comm, &report);
-    ckv_test_set_comm(NULL);
-    ckv_comm_destroy(&comm);
-    if (report.failed)
-        fail_msg("%s", report.text);
-}
 
 #define DRIVE(name)                                                                                                    \
     static void name(void **state)                                                                                     \
     {                                                                                                                  \
         (void)state;                                                                                                   \
-        run(matrix_##name);                                                                                            \
+        party_uses.exchange = "sendrecv";                                                                              \
+        mpi_run(ckv_test_mpi_comm(), DEADLINE_MS, matrix_##name);                                                      \
     }
 ULYSSES_MATRIX(DRIVE)
 
