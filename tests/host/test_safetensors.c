@@ -207,6 +207,7 @@ static void writer_replaces_regular_files_only(void **state)
     assert_int_equal(mkfifo(name, 0600), 0);
     assert_false(safetensors_write(name, NULL, 0, NULL, 0, &why));
     assert_non_null(strstr(why.text, ": not a regular file"));
+    assert_false(safetensors_check_writable(name, &why));
     assert_int_equal(stat(name, &info), 0);
     assert_true(S_ISFIFO(info.st_mode));
     remove(name);

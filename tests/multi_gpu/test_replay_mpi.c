@@ -64,6 +64,8 @@ static void command_replays_on_ranks(void **state)
     assert_int_equal(replay_run("--out %s %s", replay_trace_path, replay_trace_path), CLI_USAGE);
     replay_assert_said(" is the trace itself");
     assert_int_equal(replay_run("%s", replay_trace_path), CLI_OK); /* it is still there */
+    assert_int_equal(replay_run("--out /nowhere/at.all %s", replay_trace_path), CLI_USAGE);
+    replay_assert_said("/nowhere/at.all: No such file or directory");
     replay_remove_files();
 }
 

@@ -171,7 +171,7 @@ static bool check_options(replay *r)
                            o->backend);
     if (o->out != NULL && is_one_file(o->out, o->trace))
         return problem_set(&r->why, "--out %s is the trace itself; give another file", o->out);
-    return true;
+    return o->out == NULL || !r->speaks || safetensors_check_writable(o->out, &r->why);
 }
 
 /* Every rank reads the trace itself; what one cannot read, none replays, and all must have read the same. */

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -425,28 +426,51 @@ static bool check_sizes(const char *path, const safetensors_tensor *tensors, siz
     return true;
 }
 
+/* A new file beside `path`, its name in `temporary`; NULL with the reason. */
+static FILE *open_beside(const char *path, char temporary[static PATH_MAX], problem *why)
+{
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        problem_format(why, "%s: not a regular file", path);
+        return NULL;
+    }
+    bool fits = snprintf(temporary, PATH_MAX, "%s.%ld.tmp", path, (long)getpid()) < PATH_MAX;
+    errno = ENAMETOOLONG;
+    FILE *stream = fits ? fopen(temporary, "wbx") : NULL;
+    if (stream == NULL)
+        problem_format(why, "%s: %s", path, strerror(errno));
+    return stream;
+}
+
+bool safetensors_check_writable(const char *path, problem *why)
+{
+    char temporary[PATH_MAX];
+    FILE *stream = open_beside(path, temporary, why);
+    if (stream == NULL)
+        return false;
+    fclose(stream);
+    remove(temporary);
+    return true;
+}
+
 bool safetensors_write(const char *path, const safetensors_entry *metadata, size_t num_metadata,
                        const safetensors_tensor *tensors, size_t num_tensors, problem *why)
 {
-    struct stat info;
     if (!check_sizes(path, tensors, num_tensors, why))
         return false;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode))
-        return problem_set(why, "%s: not a regular file", path);
     char *header = make_header(path, metadata, num_metadata, tensors, num_tensors, why);
     if (header == NULL)
         return false;
-    char temporary[4096];
-    bool ok = snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) < (int)sizeof temporary;
-    errno = ENAMETOOLONG;
-    FILE *stream = ok ? fopen(temporary, "wbx") : NULL;
-    ok = stream != NULL && write_contents(stream, header, tensors, num_tensors);
-    if (stream != NULL)
+    char temporary[PATH_MAX];
+    FILE *stream = open_beside(path, temporary, why);
+    bool ok = stream != NULL;
+    if (ok) {
+        ok = write_contents(stream, header, tensors, num_tensors);
         ok = fclose(stream) == 0 && ok && rename(temporary, path) == 0;
-    if (!ok) {
-        problem_format(why, "%s: %s", path, strerror(errno));
-        if (stream != NULL)
+        if (!ok) {
+            problem_format(why, "%s: %s", path, strerror(errno));
             remove(temporary);
+        }
     }
     free(header);
     return ok;

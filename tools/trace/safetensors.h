@@ -85,4 +85,7 @@ typedef struct safetensors_entry {
 bool safetensors_write(const char *path, const safetensors_entry *metadata, size_t num_metadata,
                        const safetensors_tensor *tensors, size_t num_tensors, problem *why);
 
+/* Whether safetensors_write could write `path` now; nothing is left behind. */
+bool safetensors_check_writable(const char *path, problem *why);
+
 #endif
