@@ -26,6 +26,7 @@ struct ckv_comm {
     int rank, size;
     ckv_status failure; /* once set, every operation returns it */
     char cause[DETAIL_BYTES];
+    const char *failed_when; /* "in" the recorded operation, or "after" it */
     verdict mine;
     verdict *verdicts;         /* [size] */
     ckv_comm_transfer *gather; /* [size] */
@@ -105,9 +106,20 @@ ckv_status ckv_comm_async_error(ckv_comm *comm)
     if (comm == NULL)
         return ckv_fail(CKV_ERROR_INVALID, "async_error: comm is NULL");
     if (comm->failure != CKV_OK)
-        return ckv_fail(comm->failure, "rank %d: this communicator failed in %s, operation %llu: %s", comm->rank,
-                        atomic_load(&comm->operation), (unsigned long long)atomic_load(&comm->sequence), comm->cause);
+        return ckv_fail(comm->failure, "rank %d: this communicator failed %s %s, operation %llu: %s", comm->rank,
+                        comm->failed_when, atomic_load(&comm->operation),
+                        (unsigned long long)atomic_load(&comm->sequence), comm->cause);
     return comm->ops->async_error != NULL ? comm->ops->async_error(comm->transport) : CKV_OK;
+}
+
+/* The first failure, with its detail, stands. */
+static void keep_failure(ckv_comm *comm, ckv_status status, const char *when)
+{
+    if (comm->failure != CKV_OK)
+        return;
+    comm->failure = status;
+    comm->failed_when = when;
+    snprintf(comm->cause, sizeof comm->cause, "%s", ckv_last_error());
 }
 
 ckv_status ckv_comm_enter(ckv_comm *comm, const char *operation, int64_t bytes)
@@ -116,10 +128,7 @@ ckv_status ckv_comm_enter(ckv_comm *comm, const char *operation, int64_t bytes)
     if (status != CKV_OK) {
         char detail[DETAIL_BYTES];
         snprintf(detail, sizeof detail, "%s", ckv_last_error());
-        if (comm->failure == CKV_OK) {
-            comm->failure = status;
-            snprintf(comm->cause, sizeof comm->cause, "%s", detail);
-        }
+        keep_failure(comm, status, "after");
         return ckv_fail(status, "%s: %s", operation, detail);
     }
     atomic_store(&comm->operation, operation);
@@ -134,8 +143,7 @@ ckv_status ckv_comm_leave(ckv_comm *comm, ckv_status status)
     atomic_store(&comm->in_progress, 0);
     if (status == CKV_OK)
         return CKV_OK;
-    comm->failure = status;
-    snprintf(comm->cause, sizeof comm->cause, "%s", ckv_last_error());
+    keep_failure(comm, status, "in");
     return ckv_fail(status, "%s on rank %d, operation %llu: %s", atomic_load(&comm->operation), comm->rank,
                     (unsigned long long)atomic_load(&comm->sequence), comm->cause);
 }
@@ -143,8 +151,9 @@ ckv_status ckv_comm_leave(ckv_comm *comm, ckv_status status)
 ckv_status ckv_comm_break(ckv_comm *comm, ckv_status status)
 {
     if (status != CKV_OK && comm->failure == CKV_OK) {
-        comm->failure = status;
-        snprintf(comm->cause, sizeof comm->cause, "%s", ckv_last_error());
+        keep_failure(comm, status, "after");
+        if (comm->ops->give_up != NULL)
+            comm->ops->give_up(comm->transport, status, comm->cause);
     }
     return status;
 }

@@ -54,6 +54,9 @@ typedef struct ckv_comm_ops {
     /* What has gone wrong since, outside any call; NULL where nothing can. ERROR_COMM, ERROR_TIMEOUT. */
     ckv_status (*async_error)(void *transport);
 
+    /* This rank does not come to what the others have begun; whoever can be told need not wait for it. May be NULL. */
+    void (*give_up)(void *transport, ckv_status status, const char *detail);
+
     /* Never waits for other ranks. */
     void (*destroy)(void *transport);
 } ckv_comm_ops;
@@ -106,8 +109,9 @@ struct ckv_peer_signals *ckv_comm_signals(const ckv_comm *comm, int64_t *timeout
 CKV_NODISCARD ckv_status ckv_comm_enter(ckv_comm *comm, const char *operation, int64_t bytes);
 CKV_NODISCARD ckv_status ckv_comm_leave(ckv_comm *comm, ckv_status status);
 
-/* This rank cannot do its part of what the others have begun: nothing works from here on. Returns `status`, with its
- * detail; CKV_OK changes nothing. */
+/* This rank cannot do its part of what the others have begun: nothing works from here on, and the others fail alike
+ * where the transport can tell them, at their deadline elsewhere. Returns `status`, with its detail; CKV_OK changes
+ * nothing. */
 CKV_NODISCARD ckv_status ckv_comm_break(ckv_comm *comm, ckv_status status);
 
 #endif

@@ -235,6 +235,14 @@ static void nccl_destroy(void *transport)
     transport_free(transport);
 }
 
+static void nccl_give_up(void *transport, ckv_status status, const char *detail)
+{
+    ckv_nccl_transport *self = transport;
+    char named[CKV_NCCL_DETAIL_BYTES];
+    snprintf(named, sizeof named, "rank %d: %s", self->rank, detail);
+    ckv_nccl_fail(self, status, named);
+}
+
 static const ckv_comm_ops nccl_ops = {
     .transport = "nccl",
     .all_to_all = nccl_all_to_all,
@@ -248,6 +256,7 @@ static const ckv_comm_ops nccl_ops = {
 #endif
     .signals = nccl_signals,
     .async_error = nccl_async_error,
+    .give_up = nccl_give_up,
     .destroy = nccl_destroy,
 };
 

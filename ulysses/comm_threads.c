@@ -41,6 +41,7 @@ typedef struct thread_group {
     int members; /* who still holds the group; the last one frees it */
     int arrived;
     bool *here; /* [ranks] */
+    bool *left; /* [ranks] */
     uint64_t meetings;
     ckv_status failure;
     char detail[320];
@@ -62,6 +63,7 @@ static void group_free(thread_group *group)
     }
     free(group->mailboxes);
     free(group->shown);
+    free(group->left);
     free(group->here);
     pthread_cond_destroy(&group->changed);
     pthread_mutex_destroy(&group->mutex);
@@ -82,8 +84,9 @@ static ckv_status group_create(int ranks, int64_t timeout_ms, thread_group **gro
     pthread_cond_init(&group->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     group->here = calloc((size_t)ranks, sizeof *group->here);
+    group->left = calloc((size_t)ranks, sizeof *group->left);
     group->mailboxes = calloc((size_t)ranks, sizeof *group->mailboxes);
-    bool complete = group->here != NULL && group->mailboxes != NULL;
+    bool complete = group->here != NULL && group->left != NULL && group->mailboxes != NULL;
     for (int rank = 0; complete && rank < ranks; rank++) {
         group->mailboxes[rank].lengths = calloc((size_t)ranks, sizeof *group->mailboxes[rank].lengths);
         complete = group->mailboxes[rank].lengths != NULL;
@@ -155,11 +158,27 @@ static struct timespec deadline_after(int64_t timeout_ms)
     return deadline;
 }
 
+/* Nobody waits for a rank that will not come. */
+static void fail_if_one_has_left(thread_group *group)
+{
+    char detail[96];
+    for (int rank = 0; rank < group->ranks; rank++) {
+        if (!group->left[rank] || group->here[rank])
+            continue;
+        snprintf(detail, sizeof detail, "rank %d has destroyed its communicator", rank);
+        group_fail(group, CKV_ERROR_COMM, detail);
+    }
+}
+
 static void await_others(thread_group *group, int rank)
 {
     uint64_t meeting = group->meetings;
     struct timespec deadline = deadline_after(group->timeout_ms);
-    while (group->meetings == meeting && group->failure == CKV_OK) {
+    for (;;) {
+        if (group->meetings == meeting)
+            fail_if_one_has_left(group);
+        if (group->meetings != meeting || group->failure != CKV_OK)
+            return;
         int error = pthread_cond_timedwait(&group->changed, &group->mutex, &deadline);
         if (error != ETIMEDOUT || group->meetings != meeting)
             continue;
@@ -327,9 +346,23 @@ static ckv_status threads_async_error(void *transport)
     return status;
 }
 
+static void threads_give_up(void *transport, ckv_status status, const char *detail)
+{
+    const thread_rank *self = transport;
+    char named[sizeof self->group->detail];
+    snprintf(named, sizeof named, "rank %d: %s", self->rank, detail);
+    pthread_mutex_lock(&self->group->mutex);
+    group_fail(self->group, status, named);
+    pthread_mutex_unlock(&self->group->mutex);
+}
+
 static void threads_destroy(void *transport)
 {
     thread_rank *self = transport;
+    pthread_mutex_lock(&self->group->mutex);
+    self->group->left[self->rank] = true;
+    pthread_cond_broadcast(&self->group->changed);
+    pthread_mutex_unlock(&self->group->mutex);
     group_leave(self->group);
     free(self);
 }
@@ -343,6 +376,7 @@ static const ckv_comm_ops threads_ops = {
     .window_free = threads_window_free,
     .signals = threads_signals,
     .async_error = threads_async_error,
+    .give_up = threads_give_up,
     .destroy = threads_destroy,
 };
 

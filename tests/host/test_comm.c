@@ -2,10 +2,12 @@
 /* The self and threads transports. */
 #include "tests/support/case.h"
 
+#include "lib/support/error.h"
 #include "tests/support/comm_conformance.h"
 #include "ulysses/comm.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +59,65 @@ static void latecomer_times_out_too(void **state)
     assert_non_null(strstr(ckv_last_error(), "not there: rank 1"));
     ckv_comm_destroy(&comms[0]);
     ckv_comm_destroy(&comms[1]);
+}
+
+static void destroy_instead(ckv_comm *comm)
+{
+    ckv_comm_destroy(&comm);
+}
+
+static void give_up_instead(ckv_comm *comm)
+{
+    assert_status(ckv_comm_break(comm, ckv_fail(CKV_ERROR_MEMORY, "no room for 7 tokens")), CKV_ERROR_MEMORY);
+    assert_status(ckv_comm_barrier(comm), CKV_ERROR_MEMORY);
+    assert_non_null(strstr(ckv_last_error(), "failed after none, operation 0: no room for 7 tokens"));
+    ckv_comm_destroy(&comm);
+}
+
+static void *wait_for_others(void *argument)
+{
+    ckv_comm *comm = argument;
+    char *said = NULL;
+    if (ckv_comm_barrier(comm) != CKV_OK)
+        said = strdup(ckv_last_error());
+    ckv_comm_destroy(&comm);
+    return said;
+}
+
+/* The last of the ranks does something else while the others wait, or before they do. */
+static void expect_told(int ranks, int before, void (*instead)(ckv_comm *comm), const char *what)
+{
+    ckv_comm *comms[MAX_RANKS];
+    pthread_t threads[MAX_RANKS];
+    assert_ok(ckv_comm_create_threads(ranks, INT64_MAX, comms)); /* a deadline would never come */
+    if (before)
+        instead(comms[ranks - 1]);
+    for (int rank = 0; rank < ranks - 1; rank++)
+        assert_int_equal(pthread_create(&threads[rank], NULL, wait_for_others, comms[rank]), 0);
+    if (!before)
+        instead(comms[ranks - 1]);
+    for (int rank = 0; rank < ranks - 1; rank++) {
+        void *said = NULL;
+        pthread_join(threads[rank], &said);
+        assert_non_null(said);
+        if (strstr(said, what) == NULL)
+            fail_msg("'%s' is not in: %s", what, (const char *)said);
+        free(said);
+    }
+}
+
+static void nobody_waits_for_one_who_does_not_come(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        char left[64], gave_up[64];
+        snprintf(left, sizeof left, "rank %d has destroyed its communicator", ranks - 1);
+        snprintf(gave_up, sizeof gave_up, "rank %d: no room for 7 tokens", ranks - 1);
+        for (int before = 0; before < 2; before++) {
+            expect_told(ranks, before, destroy_instead, left);
+            expect_told(ranks, before, give_up_instead, gave_up);
+        }
+    }
 }
 
 static void mismatched_sizes(ckv_comm *comm, rank_report *report)
@@ -184,6 +245,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(agree_times_out),
     CKV_CASE(all_to_all_times_out),
     CKV_CASE(latecomer_times_out_too),
+    CKV_CASE(nobody_waits_for_one_who_does_not_come),
     CKV_CASE(sizes_that_differ_fail_on_every_rank),
     CKV_CASE(nothing_works_after_a_failure),
     CKV_CASE(record_shows_a_stuck_rank),

@@ -2,6 +2,7 @@
 /* The nccl transport: what every transport has to do, device memory, and what it does when ranks do not come. */
 #include "tests/multi_gpu/gpu_driver.h"
 
+#include "lib/support/error.h"
 #include "tests/single_gpu/cuda_case.h"
 #include "tests/support/comm_conformance.h"
 #include "tests/support/random.h"
@@ -173,10 +174,11 @@ static void windows_reach_every_rank(void **state)
 
 /* The last rank does not take part in an exchange: it ends on the others, every rank learns why, and nothing works
  * afterwards. */
-static void leave_one_out(ckv_comm *comm, rank_report *report)
+static void leave_one_out(ckv_comm *comm, rank_report *report, int gives_up)
 {
     messages m;
     cudaStream_t stream;
+    ckv_status expected = gives_up ? CKV_ERROR_MEMORY : CKV_ERROR_TIMEOUT;
     int stays_away = ckv_comm_rank(comm) == ckv_comm_size(comm) - 1;
     RANK_STEP(report, make_messages(&m, report, comm, ckv_test_seed()));
     RANK_CUDA(report, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -184,14 +186,26 @@ static void leave_one_out(ckv_comm *comm, rank_report *report)
         m.transfers[i].send_bytes = m.transfers[i].receive_bytes = 1000;
     if (!stays_away)
         RANK_OK(report, ckv_comm_enqueue_all_to_all(comm, TENSORS, m.transfers, stream));
+    else if (gives_up)
+        RANK_STATUS(report, ckv_comm_break(comm, ckv_fail(expected, "no room for 7 tokens")), expected);
     for (int waited = 0; waited < PATIENCE_MS && ckv_comm_async_error(comm) == CKV_OK; waited += 10)
         usleep(10000);
-    RANK_STATUS(report, ckv_comm_async_error(comm), CKV_ERROR_TIMEOUT);
-    RANK_DETAIL(report, "took more than 6000 ms");
+    RANK_STATUS(report, ckv_comm_async_error(comm), expected);
+    RANK_DETAIL(report, gives_up ? "no room for 7 tokens" : "took more than 6000 ms");
     RANK_CUDA(report, cudaStreamSynchronize(stream));
-    RANK_STATUS(report, ckv_comm_enqueue_all_to_all(comm, TENSORS, m.transfers, stream), CKV_ERROR_TIMEOUT);
+    RANK_STATUS(report, ckv_comm_enqueue_all_to_all(comm, TENSORS, m.transfers, stream), expected);
     RANK_CUDA(report, cudaStreamDestroy(stream));
     free_messages(&m);
+}
+
+static void stay_away(ckv_comm *comm, rank_report *report)
+{
+    leave_one_out(comm, report, 0);
+}
+
+static void give_up(ckv_comm *comm, rank_report *report)
+{
+    leave_one_out(comm, report, 1);
 }
 
 static void a_rank_that_stays_away_is_named(void **state)
@@ -200,8 +214,18 @@ static void a_rank_that_stays_away_is_named(void **state)
     gpu_take_own();
     if (ckv_test_ranks() == 1)
         ckv_test_skip("one rank waits for nobody");
-    gpu_run(gpu_create_nccl, SHORT_MS, leave_one_out);
+    gpu_run(gpu_create_nccl, SHORT_MS, stay_away);
     gpu_run(gpu_create_nccl, GPU_DEADLINE_MS, exchange_random_messages); /* the GPUs still work */
+}
+
+/* Long before any deadline. */
+static void a_rank_that_gives_up_is_not_waited_for(void **state)
+{
+    (void)state;
+    gpu_take_own();
+    if (ckv_test_ranks() == 1)
+        ckv_test_skip("one rank waits for nobody");
+    gpu_run(gpu_create_nccl, 10 * PATIENCE_MS, give_up);
 }
 
 /* All ranks on the machine's first GPU. */
@@ -242,6 +266,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(captured_messages_replay),
     CKV_CASE(windows_reach_every_rank),
     CKV_CASE(a_rank_that_stays_away_is_named),
+    CKV_CASE(a_rank_that_gives_up_is_not_waited_for),
     CKV_CASE(ranks_on_one_gpu_are_refused),
     CKV_CASE(bad_arguments_are_refused),
 };

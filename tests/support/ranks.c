@@ -34,7 +34,8 @@ static void *play(void *argument)
 {
     player *self = argument;
     self->body(self->comm, &self->report);
-    ckv_comm_destroy(&self->comm);
+    if (self->report.failed)
+        ckv_comm_destroy(&self->comm); /* so that nobody waits for it */
     return NULL;
 }
 
@@ -64,8 +65,8 @@ const char *ranks_run_on_threads(int ranks, int64_t timeout_ms, rank_body body)
     }
     for (int rank = 0; rank < started; rank++)
         pthread_join(players[rank].thread, NULL);
-    for (int rank = started; rank < ranks; rank++)
-        ckv_comm_destroy(&comms[rank]);
+    for (int rank = 0; rank < ranks; rank++)
+        ckv_comm_destroy(rank < started ? &players[rank].comm : &comms[rank]);
     if (started < ranks)
         snprintf(first_failure, sizeof first_failure, "only %d of %d threads started", started, ranks);
     for (int rank = ranks - 1; rank >= 0; rank--)
