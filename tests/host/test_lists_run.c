@@ -3,7 +3,7 @@
 #include "tests/support/case.h"
 
 #include "tests/support/random.h"
-#include "tools/lists_run/junit.h"
+#include "tools/common/xml_text.h"
 #include "tools/lists_run/plan.h"
 
 #include <stdio.h>
@@ -357,7 +357,7 @@ static void expect_text(const char *text, size_t bytes, const char *expected)
     size_t got_bytes;
     FILE *stream = open_memstream(&got, &got_bytes);
     assert_non_null(stream);
-    junit_put_text(stream, text, bytes);
+    xml_put_text(stream, text, bytes);
     fclose(stream);
     if (strcmp(got, expected) != 0)
         fail_msg("'%s', not '%s'", got, expected);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/lists_run/junit.h"
 
+#include "tools/common/xml_text.h"
+
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -20,54 +23,12 @@ struct junit {
     char host[256];
 };
 
-/* --- Text --- */
-
-/* Bytes of the well-formed UTF-8 character at text[0] that XML 1.0 allows; 0 when there is none. */
-static size_t xml_character(const unsigned char *text, size_t bytes)
-{
-    unsigned char first = text[0];
-    if (first < 0x80)
-        return first >= 0x20 || first == '\t' || first == '\n';
-    size_t length = first >= 0xC2 && first < 0xE0 ? 2 : first >= 0xE0 && first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
-    if (first < 0xC2 || length == 0 || length > bytes)
-        return 0;
-    unsigned long code = first & (0x7FU >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((text[i] & 0xC0) != 0x80)
-            return 0;
-        code = code << 6 | (text[i] & 0x3FU);
-    }
-    bool is_long = (length == 3 && code < 0x800) || (length == 4 && (code < 0x10000 || code > 0x10FFFF));
-    bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-    return is_long || is_surrogate || code == 0xFFFE || code == 0xFFFF ? 0 : length;
-}
-
-void junit_put_text(FILE *stream, const char *text, size_t bytes)
-{
-    for (size_t i = 0; i < bytes;) {
-        size_t length = xml_character((const unsigned char *)text + i, bytes - i);
-        if (length == 0)
-            fprintf(stream, "\\x%02x", (unsigned char)text[i]);
-        else if (text[i] == '&')
-            fputs("&amp;", stream);
-        else if (text[i] == '<')
-            fputs("&lt;", stream);
-        else if (text[i] == '>')
-            fputs("&gt;", stream);
-        else if (text[i] == '"')
-            fputs("&quot;", stream);
-        else
-            fwrite(text + i, 1, length, stream);
-        i += length > 0 ? length : 1;
-    }
-}
-
 static void put_attribute(FILE *stream, const char *name, const char *value)
 {
     fprintf(stream, " %s=\"", name);
     for (; *value != '\0'; value++) { /* an attribute's line break would be read as a space */
         size_t plain = strcspn(value, "\n\t");
-        junit_put_text(stream, value, plain);
+        xml_put_text(stream, value, plain);
         value += plain;
         if (*value == '\0')
             break;
@@ -111,11 +72,11 @@ static void put_log(FILE *stream, const char *path, long limit_bytes)
     if (bytes > start) {
         fputs("      <system-out>", stream);
         if (is_cut) {
-            junit_put_text(stream, "... all of it: ", 15);
-            junit_put_text(stream, path, strlen(path));
+            xml_put_text(stream, "... all of it: ", 15);
+            xml_put_text(stream, path, strlen(path));
             putc('\n', stream);
         }
-        junit_put_text(stream, text + start, bytes - start);
+        xml_put_text(stream, text + start, bytes - start);
         fputs("</system-out>\n", stream);
     }
     free(text);
@@ -170,7 +131,7 @@ static void put_case(FILE *stream, const char *suite, const junit_case *one)
             put_attribute(stream, "type", run_verdict_name(one->verdict));
         putc('>', stream);
         if (one->details != NULL)
-            junit_put_text(stream, one->details, strlen(one->details));
+            xml_put_text(stream, one->details, strlen(one->details));
         fprintf(stream, "</%s>\n", element);
     }
     if (one->log_path != NULL)

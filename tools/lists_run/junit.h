@@ -6,8 +6,6 @@
 
 #include "tools/lists_run/verdicts.h"
 
-#include <stdio.h>
-
 typedef struct junit_property {
     const char *name, *value; /* value NULL: left out */
 } junit_property;
@@ -34,8 +32,5 @@ bool junit_add(junit *report, const junit_case *one);
 /* Write the file. `running` are cases that have started and not ended: they stand in the file as errors, for the case
  * that it is never written again. False with errno. */
 bool junit_write(junit *report, const char *const *running, size_t num_running);
-
-/* Text as XML character data or as the inside of a quoted attribute: what XML cannot hold becomes \xNN. */
-void junit_put_text(FILE *stream, const char *text, size_t bytes);
 
 #endif
