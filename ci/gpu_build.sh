@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# To be sourced: build on a machine without a package registry, and leave the environment in which to run what was built.
+#   gpu_build PRESET PACKAGES OUT [TARGET...]
+# PACKAGES is a folder of Debian packages to unpack (CMocka, libyaml, jansson; libraries and headers), or - when they are
+# installed; OUT receives build.log; no TARGET means all. With preset cuda, for this machine's kind of GPU only. CUDNN_ROOT
+# and NCCL_ROOT name other copies than the system's. Exits 3 when it does not build.
+
+unpack_packages() { # FOLDER
+  local prefix=$PWD/build/packages lib package
+  mkdir -p "$prefix"
+  for package in "$1"/*.deb; do dpkg -x "$package" "$prefix"; done
+  lib=$prefix/usr/lib/$(gcc -print-multiarch)
+  # The .pc files say where Debian would have put them; say where they are.
+  sed -i "s#^prefix=/usr\$#prefix=$prefix/usr#; s#=/usr/#=$prefix/usr/#" "$lib"/pkgconfig/*.pc
+  export PKG_CONFIG_PATH=$lib/pkgconfig CMAKE_PREFIX_PATH=$prefix/usr
+  export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LIBRARY_PATH=$lib C_INCLUDE_PATH=$prefix/usr/include
+}
+
+gpu_build() {
+  local preset=$1 packages=$2 out=$3 root capability options=()
+  shift 3
+  [ "$packages" = - ] || unpack_packages "$packages"
+  for root in "${CUDNN_ROOT:-}" "${NCCL_ROOT:-}"; do
+    [ -z "$root" ] || export LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  done
+  export NCCL_NVLS_ENABLE=0
+  if [ "$preset" = cuda ]; then # one architecture is enough on a machine that has it
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+    options=(-DCMAKE_CUDA_ARCHITECTURES="${capability}a")
+  fi
+  if ! { cmake --preset "$preset" "${options[@]}" && cmake --build --preset "$preset" ${1:+--target "$@"}; } >"$out/build.log" 2>&1; then
+    tail -n 60 "$out/build.log"
+    exit 3
+  fi
+  echo "built in $SECONDS s"
+}
