@@ -14,6 +14,7 @@ static const cli_command commands[] = {
     {"window", "run cache operations and print which tokens each block reads", cmd_window},
     {"blocks", "run block-manager operations: prefix reuse, windows, eviction, offload", cmd_blocks},
     {"size", "tokens and bytes a geometry needs; the largest window that fits", cmd_size},
+    {"bench", "measure attention, commits, writes and exchanges on this machine", cmd_bench},
     {"lists", "test lists: select for a machine, explain, check, shard and run", cmd_lists},
     {NULL, NULL, NULL},
 };

@@ -20,6 +20,7 @@ typedef struct cli_command {
     int (*run)(int argc, char **argv); /* argv[0] is "ckv NAME"; returns the exit code */
 } cli_command;
 
+int cmd_bench(int argc, char **argv);
 int cmd_blocks(int argc, char **argv);
 int cmd_window(int argc, char **argv);
 int cmd_replay(int argc, char **argv);

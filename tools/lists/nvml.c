@@ -2,6 +2,7 @@
 #include "tools/lists/nvml.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,10 +25,17 @@ typedef struct nvml_functions {
     int (*uuid)(nvml_device, char *, unsigned);
     int (*memory)(nvml_device, nvml_memory *);
     int (*capability)(nvml_device, int *, int *);
-    int (*p2p_status)(nvml_device, nvml_device, int, int *); /* may be absent */
+    int (*p2p_status)(nvml_device, nvml_device, int, int *); /* this and what follows may be absent */
+    int (*handle_by_address)(const char *, nvml_device *);
+    int (*clock)(nvml_device, int, unsigned *);
+    int (*power)(nvml_device, unsigned *);
+    int (*performance_state)(nvml_device, int *);
+    int (*temperature)(nvml_device, int, unsigned *);
+    int (*limits)(nvml_device, unsigned long long *);
 } nvml_functions;
 
 enum { NVML_P2P_CAPS_INDEX_NVLINK = 2, NVML_P2P_STATUS_OK = 0 };
+enum { NVML_CLOCK_SM = 1, NVML_CLOCK_MEM = 2, NVML_TEMPERATURE_GPU = 0 };
 
 /* POSIX lets an object pointer from dlsym carry a function; C does not let a cast say so. */
 static bool load(void *library, const char *symbol, void *function_out)
@@ -40,6 +48,12 @@ static bool load(void *library, const char *symbol, void *function_out)
 static bool load_functions(void *library, nvml_functions *nvml)
 {
     load(library, "nvmlDeviceGetP2PStatus", &nvml->p2p_status);
+    load(library, "nvmlDeviceGetHandleByPciBusId_v2", &nvml->handle_by_address);
+    load(library, "nvmlDeviceGetClockInfo", &nvml->clock);
+    load(library, "nvmlDeviceGetPowerUsage", &nvml->power);
+    load(library, "nvmlDeviceGetPerformanceState", &nvml->performance_state);
+    load(library, "nvmlDeviceGetTemperature", &nvml->temperature);
+    load(library, "nvmlDeviceGetCurrentClocksThrottleReasons", &nvml->limits);
     return load(library, "nvmlInit_v2", &nvml->init) && load(library, "nvmlShutdown", &nvml->shutdown) &&
            load(library, "nvmlSystemGetDriverVersion", &nvml->driver_version) &&
            load(library, "nvmlSystemGetCudaDriverVersion", &nvml->cuda_version) &&
@@ -154,4 +168,39 @@ bool nvml_watch_used_bytes(const nvml_watch *watch, unsigned gpu, uint64_t *byte
         return false;
     *bytes_out = memory.used;
     return true;
+}
+
+bool nvml_watch_state(const nvml_watch *watch, const char *pci_bus_id, nvml_gpu_state *state_out)
+{
+    const nvml_functions *nvml = &watch->nvml;
+    nvml_device device;
+    nvml_gpu_state state = {0};
+    int performance_state;
+    if (nvml->handle_by_address == NULL || nvml->clock == NULL || nvml->power == NULL || nvml->temperature == NULL ||
+        nvml->performance_state == NULL || nvml->limits == NULL)
+        return false;
+    if (nvml->handle_by_address(pci_bus_id, &device) != 0 || nvml->clock(device, NVML_CLOCK_SM, &state.sm_mhz) != 0 ||
+        nvml->clock(device, NVML_CLOCK_MEM, &state.memory_mhz) != 0 || nvml->power(device, &state.power_mw) != 0 ||
+        nvml->performance_state(device, &performance_state) != 0 ||
+        nvml->temperature(device, NVML_TEMPERATURE_GPU, &state.temperature_c) != 0 ||
+        nvml->limits(device, &state.limits) != 0 ||
+        nvml->driver_version(state.driver_version, sizeof state.driver_version) != 0)
+        return false;
+    state.performance_state = (unsigned)performance_state;
+    *state_out = state;
+    return true;
+}
+
+const char *nvml_limits_text(unsigned long long limits)
+{
+    static const char *const names[] = {
+        "idleness",        "an applications clock", "the power limit", "a hardware slowdown", "sync boost",
+        "heat (software)", "heat (hardware)",       "the power brake", "a display's clock"};
+    static char text[256];
+    size_t used = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if ((limits >> i & 1) != 0)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", used > 0 ? ", " : "", names[i]);
+    return used > 0 ? text : "nothing";
 }

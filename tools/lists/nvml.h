@@ -37,4 +37,16 @@ void nvml_watch_close(nvml_watch *watch);
 /* Memory in use on one GPU, by anybody. False when it cannot be asked. */
 bool nvml_watch_used_bytes(const nvml_watch *watch, unsigned gpu, uint64_t *bytes_out);
 
+typedef struct nvml_gpu_state {
+    char driver_version[80];
+    unsigned sm_mhz, memory_mhz, power_mw, performance_state, temperature_c;
+    unsigned long long limits; /* what holds the clocks back: NVML's bits */
+} nvml_gpu_state;
+
+/* The GPU at an address on the PCI bus, as it is now. False when it cannot be asked. */
+bool nvml_watch_state(const nvml_watch *watch, const char *pci_bus_id, nvml_gpu_state *state_out);
+
+/* The names of `limits`, separated by ", "; "nothing". Static storage, until the next call. */
+const char *nvml_limits_text(unsigned long long limits);
+
 #endif

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tools/bench/workload.h"
+
+#include "lib/support/error.h"
+
+#include <stdlib.h>
+
+enum { SPREAD_ELEMENTS = 1 << 25, ALIGNED_ELEMENTS = 8, BATCH = 4096 };
+
+static size_t element_bytes(const bench_workload *w)
+{
+    return ckv_dtype_bytes(w->config.options->dtype);
+}
+
+static uint64_t mix(uint64_t state)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return state ^ state >> 29;
+}
+
+/* In [-1, 1), never zero throughout: zeros are faster than data, and hide what was not written. */
+static void fill_random(bench_workload *w)
+{
+    float values[BATCH];
+    uint64_t state = 1;
+    for (int64_t at = 0; at < w->data_elements; at += BATCH) {
+        int64_t count = w->data_elements - at < BATCH ? w->data_elements - at : BATCH;
+        for (int64_t i = 0; i < count; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            values[i] = (float)(int32_t)(state >> 32) * 0x1p-31f;
+        }
+        ckv_convert_from_float(w->config.options->dtype, values, (size_t)count,
+                               w->host_data + (size_t)at * element_bytes(w));
+    }
+}
+
+static int64_t token_elements(const bench_workload *w)
+{
+    return (w->q_heads + 2 * w->kv_heads) * w->head_dim;
+}
+
+/* Layers and chunks begin at different elements, so that K and V of the wrong one are noticed. */
+static size_t data_offset(const bench_workload *w, int64_t layer)
+{
+    uint64_t places = (uint64_t)(w->data_elements - w->qkv_elements) / ALIGNED_ELEMENTS;
+    return (size_t)(mix(w->chunk << 16 ^ (uint64_t)layer) % places) * ALIGNED_ELEMENTS * element_bytes(w);
+}
+
+const void *bench_workload_host_qkv(const bench_workload *workload, int64_t layer)
+{
+    return workload->host_data + data_offset(workload, layer);
+}
+
+const void *bench_workload_device_qkv(const bench_workload *workload, int64_t layer)
+{
+    return workload->device_data + data_offset(workload, layer);
+}
+
+/* K/V heads from `first` on in a packed tensor. */
+static ckv_kv packed_kv(const bench_workload *w, const void *qkv, int64_t first)
+{
+    const char *k = (const char *)qkv + (size_t)((w->q_heads + first) * w->head_dim) * element_bytes(w);
+    const char *v = k + (size_t)(w->kv_heads * w->head_dim) * element_bytes(w);
+    return (ckv_kv){k, v, token_elements(w), w->head_dim, token_elements(w), w->head_dim};
+}
+
+ckv_kv bench_workload_all_kv(const bench_workload *workload, const void *qkv)
+{
+    return packed_kv(workload, qkv, 0);
+}
+
+ckv_kv bench_workload_rank_kv(const bench_workload *workload, const void *qkv)
+{
+    /* with fewer K/V heads than ranks, neighbours hold the same one */
+    return packed_kv(workload, qkv, workload->rank * workload->kv_heads / workload->ranks);
+}
+
+int64_t bench_workload_keys(const bench_workload *workload, int64_t block)
+{
+    return workload->config.options->geometry.pin_tokens + workload->window_tokens + block;
+}
+
+static ckv_status create_data(bench_workload *w)
+{
+    const ckv_device *device = w->config.options->device;
+    int64_t spread = 4 * w->qkv_elements < SPREAD_ELEMENTS ? 4 * w->qkv_elements : SPREAD_ELEMENTS;
+    int64_t prompt = w->config.options->geometry.pin_tokens * token_elements(w);
+    void *memory;
+    w->qkv_elements = w->qkv_elements > prompt ? w->qkv_elements : prompt;
+    w->data_elements = w->qkv_elements + spread + ALIGNED_ELEMENTS;
+    size_t bytes = (size_t)w->data_elements * element_bytes(w);
+    w->host_data = malloc(bytes);
+    if (w->host_data == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "%zu bytes of random data: out of memory", bytes);
+    fill_random(w);
+    CKV_TRY(ckv_device_alloc(device, bytes, &memory));
+    w->device_data = memory;
+    CKV_TRY(ckv_device_upload(device, w->device_data, w->host_data, bytes, NULL));
+    return ckv_device_alloc(device, (size_t)(w->rows * w->q_heads * w->head_dim) * element_bytes(w), &w->device_out);
+}
+
+static ckv_ulysses_config ulysses_config(const bench_workload *w)
+{
+    ckv_ulysses_config config = ckv_ulysses_config_default();
+    config.q_heads = w->q_heads;
+    config.kv_heads = w->kv_heads;
+    config.head_dim = w->head_dim;
+    config.dtype = w->config.options->dtype;
+    config.device = w->config.options->device;
+    return config;
+}
+
+static ckv_status create_cache(bench_workload *w, ckv_rollout_config *rollout)
+{
+    const bench_options *o = w->config.options;
+    ckv_ulysses_config ulysses = ulysses_config(w);
+    ckv_pool_config pool = ckv_pool_config_default();
+    ckv_rollout_size size;
+    CKV_TRY(ckv_ulysses_kv_heads_per_rank(&ulysses, w->ranks, &w->rank_kv_heads));
+    CKV_TRY(ckv_rollout_config_size(rollout, w->config.page, &size));
+    pool.device = o->device;
+    pool.layers = w->config.layers;
+    pool.kv_heads = w->rank_kv_heads;
+    pool.head_dim = w->head_dim;
+    pool.dtype = o->dtype;
+    pool.tokens_per_page = w->config.page;
+    pool.pool_tokens = size.pool_tokens;
+    CKV_TRY(ckv_cache_create(&pool, &w->cache));
+    CKV_TRY(ckv_cache_open(w->cache, rollout, bench_timer_stream(w->config.timer)));
+    return w->ranks == 1 ? CKV_OK : ckv_ulysses_create(o->comm, &ulysses, &w->ulysses);
+}
+
+static ckv_status create_reference(bench_workload *w)
+{
+    w->checked[w->num_checked++] = 0;
+    if (w->config.layers > 1)
+        w->checked[w->num_checked++] = w->config.layers - 1;
+    ckv_reference_config config = ckv_reference_config_default();
+    config.layers = w->num_checked;
+    config.q_heads = w->q_heads;
+    config.kv_heads = w->kv_heads;
+    config.head_dim = w->head_dim;
+    config.dtype = w->config.options->dtype;
+    CKV_TRY(ckv_reference_create(&config, &w->reference));
+    return ckv_reference_open(w->reference, w->config.options->geometry.pin_tokens, w->window_tokens);
+}
+
+static ckv_status reference_commit(bench_workload *w, int64_t first_id, int64_t tokens)
+{
+    for (int64_t i = 0; i < w->num_checked; i++) {
+        const ckv_kv kv = packed_kv(w, bench_workload_host_qkv(w, w->checked[i]), 0);
+        CKV_TRY(ckv_reference_write(w->reference, i, first_id, tokens, &kv));
+    }
+    return ckv_reference_commit(w->reference, tokens);
+}
+
+/* Tokens that were never staged by a forward: the prompt, and the history the benchmark begins with. */
+static ckv_status add_history(bench_workload *w, int64_t tokens)
+{
+    const ckv_cache_state state = ckv_cache_get_state(w->cache);
+    const ckv_stream stream = bench_timer_stream(w->config.timer);
+    for (int64_t layer = 0; layer < w->config.layers; layer++) {
+        const void *qkv = bench_workload_device_qkv(w, layer);
+        const ckv_kv mine = bench_workload_rank_kv(w, qkv);
+        CKV_TRY(ckv_cache_write_range(w->cache, layer, state.staging_offset, tokens, &mine, stream));
+    }
+    CKV_TRY(ckv_cache_commit(w->cache, tokens, stream));
+    CKV_TRY(reference_commit(w, state.committed_tokens, tokens));
+    bench_workload_next_data(w);
+    return bench_timer_wait(w->config.timer);
+}
+
+static ckv_status roll(bench_workload *w)
+{
+    int64_t pin = w->config.options->geometry.pin_tokens;
+    for (int64_t left = pin; left > 0;) {
+        int64_t tokens = left < w->chunk_tokens ? left : w->chunk_tokens;
+        CKV_TRY(add_history(w, tokens));
+        left -= tokens;
+    }
+    for (int64_t left = w->window_tokens; left > 0;) {
+        int64_t tokens = left < w->chunk_tokens ? left : w->chunk_tokens;
+        CKV_TRY(add_history(w, tokens));
+        left -= tokens;
+    }
+    for (int64_t i = 0; i < w->config.chunks_past_window; i++)
+        CKV_TRY(add_history(w, w->chunk_tokens));
+    return CKV_OK;
+}
+
+static ckv_status open_workload(bench_workload *w)
+{
+    const model_geometry *g = &w->config.options->geometry;
+    int64_t sizes[WORKLOAD_MAX_BLOCK_SIZES + 1] = {w->chunk_tokens};
+    for (size_t i = 0; i < w->config.num_block_sizes; i++)
+        sizes[i + 1] = w->config.block_sizes[i];
+    ckv_rollout_config rollout = ckv_rollout_config_default();
+    rollout.pin_tokens = g->pin_tokens;
+    rollout.window_tokens = w->window_tokens;
+    rollout.max_staged_tokens = w->chunk_tokens;
+    rollout.causal_block_sizes = sizes;
+    rollout.num_causal_block_sizes = w->config.num_block_sizes + 1;
+    CKV_TRY(create_cache(w, &rollout));
+    CKV_TRY(create_data(w));
+    CKV_TRY(create_reference(w));
+    return roll(w);
+}
+
+ckv_status bench_workload_create(const bench_workload_config *config, bench_workload **workload_out)
+{
+    const model_geometry *g = &config->options->geometry;
+    bench_workload *w = calloc(1, sizeof *w);
+    if (w == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "out of memory");
+    w->config = *config;
+    w->rank = ckv_comm_rank(config->options->comm);
+    w->ranks = ckv_comm_size(config->options->comm);
+    w->q_heads = g->q_heads;
+    w->kv_heads = g->kv_heads;
+    w->head_dim = g->head_dim;
+    w->chunk_tokens = g->chunk_frames * g->frame_tokens;
+    w->window_tokens = config->window_frames * g->frame_tokens;
+    w->rows = ckv_ulysses_rows_per_rank(w->chunk_tokens, w->ranks);
+    w->first_row = w->rank * w->rows;
+    w->qkv_elements = w->rows * w->ranks * token_elements(w);
+    ckv_status status = ckv_comm_agree(config->options->comm, open_workload(w));
+    if (status == CKV_OK)
+        *workload_out = w;
+    else
+        bench_workload_destroy(&w);
+    return status;
+}
+
+void bench_workload_destroy(bench_workload **workload)
+{
+    if (workload == NULL || *workload == NULL)
+        return;
+    bench_workload *w = *workload;
+    ckv_device_free(w->config.options->device, w->device_out);
+    ckv_device_free(w->config.options->device, w->device_data);
+    free(w->host_data);
+    ckv_reference_destroy(&w->reference);
+    ckv_ulysses_destroy(&w->ulysses);
+    ckv_cache_destroy(&w->cache);
+    free(w);
+    *workload = NULL;
+}
+
+ckv_attention_args bench_forward_args(const bench_forward *forward, int64_t layer)
+{
+    const bench_workload *w = forward->workload;
+    const size_t token_bytes = (size_t)token_elements(w) * element_bytes(w);
+    const char *qkv = (const char *)bench_workload_device_qkv(w, layer) + (size_t)w->first_row * token_bytes;
+    ckv_attention_args args = ckv_attention_args_default();
+    args.cache = w->cache;
+    args.layer = layer;
+    args.q_heads = w->q_heads;
+    args.rows = w->rows;
+    args.seq_len = w->chunk_tokens;
+    args.causal_block_size = forward->block;
+    args.q = qkv;
+    args.q_token_stride = token_elements(w);
+    args.q_head_stride = w->head_dim;
+    args.kv = packed_kv(w, qkv, 0);
+    args.out = w->device_out;
+    args.out_token_stride = w->q_heads * w->head_dim;
+    args.out_head_stride = w->head_dim;
+    args.backend = forward->backend;
+    return args;
+}
+
+ckv_status bench_forward_run(void *forward, ckv_stream stream)
+{
+    const bench_forward *f = forward;
+    for (int64_t layer = f->first_layer; layer < f->first_layer + f->num_layers; layer++) {
+        const ckv_attention_args args = bench_forward_args(f, layer);
+        CKV_TRY(f->workload->ulysses == NULL ? ckv_attention(&args, stream)
+                                             : ckv_ulysses_attention(f->workload->ulysses, &args, stream));
+    }
+    return CKV_OK;
+}
+
+ckv_status bench_workload_stage(bench_workload *workload, int64_t block)
+{
+    for (int64_t layer = 0; layer < workload->config.layers; layer++) {
+        const ckv_kv kv = bench_workload_rank_kv(workload, bench_workload_device_qkv(workload, layer));
+        CKV_TRY(ckv_cache_write_staged(workload->cache, layer, workload->chunk_tokens, block, &kv, 1,
+                                       bench_timer_stream(workload->config.timer)));
+    }
+    return CKV_OK;
+}
+
+ckv_status bench_workload_follow(bench_workload *workload)
+{
+    const ckv_cache_state state = ckv_cache_get_state(workload->cache);
+    return reference_commit(workload, state.committed_tokens - workload->chunk_tokens, workload->chunk_tokens);
+}
+
+void bench_workload_next_data(bench_workload *workload)
+{
+    workload->chunk++;
+}
