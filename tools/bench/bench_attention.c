@@ -166,7 +166,7 @@ static ckv_status measure_baselines(const bench *b)
     return CKV_OK;
 }
 
-static void add_page_aligned(const bench *b)
+static ckv_status add_page_aligned(const bench *b)
 {
     char group[96], params[96];
     bench_row row = bench_row_default();
@@ -176,9 +176,10 @@ static void add_page_aligned(const bench *b)
     row.params = params;
     row.x_name = b->point->x_name;
     row.x = b->point->x;
-    row.max_error = bench_check_page_aligned_error(b->check);
+    CKV_TRY(bench_check_page_aligned(b->check, &row.max_error));
     row.note = "the mistake's size; not timed";
     bench_results_add(b->results, &row);
+    return CKV_OK;
 }
 
 static ckv_status measure_block(bench *b, int64_t block, bool in_order)
@@ -191,7 +192,7 @@ static ckv_status measure_block(bench *b, int64_t block, bool in_order)
     if (status == CKV_OK && !in_order)
         status = measure_baselines(b);
     if (status == CKV_OK && !in_order)
-        add_page_aligned(b);
+        status = add_page_aligned(b);
     bench_check_destroy(&check);
     return status;
 }

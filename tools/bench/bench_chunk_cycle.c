@@ -98,13 +98,11 @@ static void add_row(const cycle *c, stage s, const char *variant, const char *ba
 
 static ckv_status check_both(cycle *c)
 {
-    double page_aligned;
     bench_verdict verdict;
-    CKV_TRY(bench_check_forward(c->workload, c->denoising.block, c->backend, &c->verdict, &page_aligned));
-    bench_results_fact(c->results, "a window rounded down to a page", "would be off by %.2g", page_aligned);
+    CKV_TRY(bench_check_forward(c->workload, c->denoising.block, c->backend, &c->verdict));
     if (!c->verdict.ok || c->clean.block == c->denoising.block)
         return CKV_OK;
-    CKV_TRY(bench_check_forward(c->workload, c->clean.block, c->backend, &verdict, &page_aligned));
+    CKV_TRY(bench_check_forward(c->workload, c->clean.block, c->backend, &verdict));
     if (!verdict.ok || verdict.error > c->verdict.error)
         c->verdict = verdict;
     return CKV_OK;

@@ -131,7 +131,6 @@ static ckv_status check(const bench *b, writing *m, bench_verdict *verdict_out)
 {
     const bench_workload *w = b->workload;
     bool same = true;
-    double page_aligned;
     size_t bytes = (size_t)(2 * bench_workload_keys(w, m->block) * w->rank_kv_heads * w->head_dim) *
                    ckv_dtype_bytes(b->options->dtype);
     char *row = malloc(bytes);
@@ -143,7 +142,7 @@ static ckv_status check(const bench *b, writing *m, bench_verdict *verdict_out)
             status = compare_own(b, w->checked[i], m->block, k, row, &same);
     free(row);
     CKV_TRY(status);
-    CKV_TRY(bench_check_forward(w, m->block, b->options->backend, verdict_out, &page_aligned));
+    CKV_TRY(bench_check_forward(w, m->block, b->options->backend, verdict_out));
     verdict_out->ok = verdict_out->ok && same;
     return CKV_OK;
 }

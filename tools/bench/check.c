@@ -5,8 +5,10 @@
 #include "tools/trace/session.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SAMPLED_ROWS = 9 }; /* over all ranks, and at least two on each that has so many */
 
@@ -15,8 +17,8 @@ struct bench_check {
     int64_t layer, checked, block;
     int64_t rows[SAMPLED_ROWS]; /* of the forward; those of this rank */
     int64_t num_rows;
-    double *exact; /* [chunk_tokens, q_heads, head_dim]; only the sampled rows are written */
-    double largest, page_aligned_error;
+    double *exact;  /* [kv_heads][chunk_tokens][query heads of one K/V head][head_dim]; only these rows are written */
+    double largest; /* of the exact values, over all ranks */
 };
 
 /* First and last real row of this rank, and some between. */
@@ -32,23 +34,9 @@ static void choose_rows(bench_check *c)
         c->rows[i] = w->first_row + (c->num_rows == 1 ? 0 : i * (real - 1) / (c->num_rows - 1));
 }
 
-static ckv_reference_forward reference_forward(const bench_check *c, double *out)
+static int64_t head_elements(const bench_workload *w)
 {
-    const bench_workload *w = c->workload;
-    const ckv_attention_args args = bench_forward_args(&(bench_forward){.workload = w, .block = c->block}, c->layer);
-    const void *qkv = bench_workload_host_qkv(w, c->layer);
-    ckv_reference_forward forward = ckv_reference_forward_default();
-    forward.layer = c->checked;
-    forward.seq_len = w->chunk_tokens;
-    forward.causal_block_size = c->block;
-    forward.q = qkv;
-    forward.q_token_stride = args.q_token_stride;
-    forward.q_head_stride = args.q_head_stride;
-    forward.kv = bench_workload_all_kv(w, qkv);
-    forward.out = out;
-    forward.rows = c->rows;
-    forward.num_rows = c->num_rows;
-    return forward;
+    return w->chunk_tokens * (w->q_heads / w->kv_heads) * w->head_dim;
 }
 
 /* Keys between the start of the window and that of the page it lies in. */
@@ -64,66 +52,131 @@ static void count_extra_keys(const bench_check *c, int64_t *extra)
     }
 }
 
-static ckv_status run_reference(bench_check *c, double *aligned, int64_t *extra)
+/* Some K/V heads, on a thread. */
+typedef struct worker {
+    pthread_t thread;
+    const bench_check *check;
+    double *out;
+    const int64_t *extra;
+    int64_t first, step; /* heads first, first + step, ... */
+    ckv_status status;
+    problem why;
+} worker;
+
+static ckv_status run_head(const worker *k, int64_t head)
 {
+    const bench_check *c = k->check;
     const bench_workload *w = c->workload;
-    const int64_t row_elements = w->q_heads * w->head_dim;
-    count_extra_keys(c, extra);
-    ckv_reference_forward forward = reference_forward(c, aligned);
-    forward.extra_window_tokens = extra;
-    CKV_TRY(ckv_reference_run(w->reference, &forward));
-    forward = reference_forward(c, c->exact);
-    CKV_TRY(ckv_reference_run(w->reference, &forward));
-    for (int64_t i = 0; i < c->num_rows; i++) {
-        for (int64_t j = c->rows[i] * row_elements; j < (c->rows[i] + 1) * row_elements; j++) {
-            c->largest = fmax(c->largest, fabs(c->exact[j]));
-            c->page_aligned_error = fmax(c->page_aligned_error, fabs(aligned[j] - c->exact[j]));
-        }
-    }
-    return CKV_OK;
+    const char *qkv = bench_workload_host_qkv(w, c->layer);
+    const int64_t group = w->q_heads / w->kv_heads;
+    ckv_reference_forward forward = ckv_reference_forward_default();
+    forward.layer = c->checked;
+    forward.seq_len = w->chunk_tokens;
+    forward.causal_block_size = c->block;
+    forward.q = qkv + (size_t)(head * group * w->head_dim) * ckv_dtype_bytes(w->config.options->dtype);
+    forward.kv = bench_workload_kv(w, qkv, head);
+    forward.q_token_stride = forward.kv.k_token_stride;
+    forward.q_head_stride = w->head_dim;
+    forward.out = k->out + head * head_elements(w);
+    forward.rows = c->rows;
+    forward.num_rows = c->num_rows;
+    forward.extra_window_tokens = k->extra;
+    return ckv_reference_run(w->references[head], &forward);
 }
 
-static ckv_status share_largest(const bench_options *o, double values[2])
+static void *run_worker(void *argument)
+{
+    worker *k = argument;
+    for (int64_t head = k->first; head < k->check->workload->kv_heads && k->status == CKV_OK; head += k->step)
+        k->status = run_head(k, head);
+    if (k->status != CKV_OK)
+        problem_format(&k->why, "%s", ckv_last_error());
+    return NULL;
+}
+
+/* Every head on its own CPU, as far as there are so many. A thread that cannot be started is done here. */
+static ckv_status run_references(const bench_check *c, double *out, const int64_t *extra)
+{
+    int64_t cpus = sysconf(_SC_NPROCESSORS_ONLN), count = c->workload->kv_heads < cpus ? c->workload->kv_heads : cpus;
+    if (c->num_rows == 0)
+        return CKV_OK;
+    count = count < 1 ? 1 : count;
+    worker *workers = calloc((size_t)count, sizeof *workers);
+    bool *started = calloc((size_t)count, sizeof *started);
+    ckv_status status = workers == NULL || started == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
+    for (int64_t i = 0; i < count && status == CKV_OK; i++) {
+        workers[i] = (worker){.check = c, .out = out, .extra = extra, .first = i, .step = count};
+        started[i] = i > 0 && pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0;
+    }
+    for (int64_t i = 0; i < count && status == CKV_OK; i++)
+        if (!started[i])
+            run_worker(&workers[i]);
+    for (int64_t i = 0; i < count && started != NULL && workers != NULL; i++) {
+        if (started[i])
+            pthread_join(workers[i].thread, NULL);
+        if (workers[i].status != CKV_OK)
+            status = ckv_fail(workers[i].status, "%s", workers[i].why.text);
+    }
+    free(started);
+    free(workers);
+    return status;
+}
+
+/* The largest |left - right| over this rank's sampled rows. */
+static double largest_difference(const bench_check *c, const double *left, const double *right)
+{
+    const bench_workload *w = c->workload;
+    const int64_t row_elements = head_elements(w) / w->chunk_tokens;
+    double largest = 0;
+    for (int64_t head = 0; head < w->kv_heads; head++) {
+        for (int64_t i = 0; i < c->num_rows; i++) {
+            const int64_t first = head * head_elements(w) + c->rows[i] * row_elements;
+            for (int64_t j = first; j < first + row_elements; j++)
+                largest = fmax(largest, fabs(left[j] - (right == NULL ? 0 : right[j])));
+        }
+    }
+    return largest;
+}
+
+/* Over all ranks. */
+static ckv_status share_largest(const bench_options *o, double *value)
 {
     int ranks = ckv_comm_size(o->host);
-    double(*all)[2] = calloc((size_t)ranks, sizeof *all);
+    double *all = calloc((size_t)ranks, sizeof *all);
     if (all == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "out of memory");
-    ckv_status status = ckv_comm_all_gather(o->host, values, sizeof *all, all);
+    ckv_status status = ckv_comm_all_gather(o->host, value, sizeof *value, all);
     for (int rank = 0; rank < ranks && status == CKV_OK; rank++)
-        for (int i = 0; i < 2; i++)
-            values[i] = fmax(values[i], all[rank][i]);
+        *value = fmax(*value, all[rank]);
     free(all);
     return status;
 }
 
+static double *alloc_outputs(const bench_workload *w)
+{
+    return calloc((size_t)(w->kv_heads * head_elements(w)), sizeof(double));
+}
+
 ckv_status bench_check_create(const bench_workload *workload, int64_t checked, int64_t block, bench_check **check_out)
 {
-    size_t elements = (size_t)(workload->chunk_tokens * workload->q_heads * workload->head_dim);
+    const bench_options *o = workload->config.options;
     bench_check *c = calloc(1, sizeof *c);
-    double *aligned = calloc(elements, sizeof *aligned);
-    int64_t *extra = calloc((size_t)(workload->chunk_tokens / block + 1), sizeof *extra);
-    ckv_status status = CKV_OK;
-    if (c != NULL) {
-        *c = (bench_check){
-            .workload = workload, .layer = workload->checked[checked], .checked = checked, .block = block};
-        c->exact = calloc(elements, sizeof *c->exact);
-    }
-    if (c == NULL || c->exact == NULL || aligned == NULL || extra == NULL)
-        status = ckv_fail(CKV_ERROR_MEMORY, "out of memory");
+    if (c != NULL)
+        *c = (bench_check){.workload = workload,
+                           .layer = workload->checked[checked],
+                           .checked = checked,
+                           .block = block,
+                           .exact = alloc_outputs(workload)};
+    ckv_status status = c == NULL || c->exact == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
     if (status == CKV_OK) {
         choose_rows(c);
-        status = run_reference(c, aligned, extra);
+        status = run_references(c, c->exact, NULL);
     }
-    status = ckv_comm_agree(workload->config.options->host, status);
+    status = ckv_comm_agree(o->host, status);
     if (status == CKV_OK) {
-        double values[2] = {c->largest, c->page_aligned_error};
-        status = share_largest(workload->config.options, values);
-        c->largest = values[0];
-        c->page_aligned_error = values[1];
+        c->largest = largest_difference(c, c->exact, NULL);
+        status = share_largest(o, &c->largest);
     }
-    free(aligned);
-    free(extra);
     if (status == CKV_OK)
         *check_out = c;
     else
@@ -140,22 +193,37 @@ void bench_check_destroy(bench_check **check)
     *check = NULL;
 }
 
-double bench_check_page_aligned_error(const bench_check *check)
+ckv_status bench_check_page_aligned(const bench_check *check, double *error_out)
 {
-    return check->page_aligned_error;
+    const bench_workload *w = check->workload;
+    double *aligned = alloc_outputs(w), error = 0;
+    int64_t *extra = calloc((size_t)(w->chunk_tokens / check->block + 1), sizeof *extra);
+    ckv_status status = aligned == NULL || extra == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
+    if (status == CKV_OK) {
+        count_extra_keys(check, extra);
+        status = run_references(check, aligned, extra);
+    }
+    if (status == CKV_OK)
+        error = largest_difference(check, aligned, check->exact);
+    free(extra);
+    free(aligned);
+    CKV_TRY(ckv_comm_agree(w->config.options->host, status));
+    CKV_TRY(share_largest(w->config.options, &error));
+    *error_out = error;
+    return CKV_OK;
 }
 
 static double row_error(const bench_check *c, const char *observed, int64_t row)
 {
     const bench_workload *w = c->workload;
     const ckv_dtype dtype = w->config.options->dtype;
-    const int64_t elements = w->q_heads * w->head_dim;
+    const int64_t elements = w->q_heads * w->head_dim, group = elements / w->kv_heads;
     const char *values = observed + (size_t)((row - w->first_row) * elements) * ckv_dtype_bytes(dtype);
     double largest = 0;
     for (int64_t i = 0; i < elements; i++) {
         float value;
         ckv_convert_to_float(dtype, values + (size_t)i * ckv_dtype_bytes(dtype), 1, &value);
-        double error = fabs((double)value - c->exact[row * elements + i]);
+        double error = fabs((double)value - c->exact[i / group * head_elements(w) + row * group + i % group]);
         largest = isnan(error) ? INFINITY : fmax(largest, error);
     }
     return largest;
@@ -180,26 +248,25 @@ ckv_status bench_check_run(const bench_check *check, bench_work work, void *argu
     const bench_workload *w = check->workload;
     const bench_options *o = w->config.options;
     size_t bytes = (size_t)(w->rows * w->q_heads * w->head_dim) * ckv_dtype_bytes(o->dtype);
-    double values[2] = {0, 0};
+    double error = 0;
     char *observed = malloc(bytes);
     ckv_status status = observed == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
     if (status == CKV_OK)
         status = run_once(check, work, argument, out, observed, bytes);
     for (int64_t i = 0; i < check->num_rows && status == CKV_OK; i++)
-        values[0] = fmax(values[0], row_error(check, observed, check->rows[i]));
+        error = fmax(error, row_error(check, observed, check->rows[i]));
     free(observed);
     CKV_TRY(ckv_comm_agree(o->host, status));
-    CKV_TRY(share_largest(o, values));
+    CKV_TRY(share_largest(o, &error));
     double tolerance = o->tolerance >= 0 ? o->tolerance : session_default_tolerance(o->dtype, check->largest);
-    *verdict_out = (bench_verdict){.error = values[0], .tolerance = tolerance, .ok = values[0] <= tolerance};
+    *verdict_out = (bench_verdict){.error = error, .tolerance = tolerance, .ok = error <= tolerance};
     return CKV_OK;
 }
 
 ckv_status bench_check_forward(const bench_workload *workload, int64_t block, const char *backend,
-                               bench_verdict *verdict_out, double *page_aligned_out)
+                               bench_verdict *verdict_out)
 {
     bench_verdict worst = {.ok = true};
-    *page_aligned_out = 0;
     for (int64_t i = 0; i < workload->num_checked; i++) {
         bench_check *check = NULL;
         bench_verdict verdict;
@@ -210,7 +277,6 @@ ckv_status bench_check_forward(const bench_workload *workload, int64_t block, co
                                  .backend = backend};
         CKV_TRY(bench_check_create(workload, i, block, &check));
         ckv_status status = bench_check_run(check, bench_forward_run, &forward, workload->device_out, &verdict);
-        *page_aligned_out = fmax(*page_aligned_out, check->page_aligned_error);
         bench_check_destroy(&check);
         CKV_TRY(status);
         if (i == 0 || (worst.ok && (!verdict.ok || verdict.error > worst.error)))

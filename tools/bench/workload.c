@@ -56,23 +56,18 @@ const void *bench_workload_device_qkv(const bench_workload *workload, int64_t la
     return workload->device_data + data_offset(workload, layer);
 }
 
-/* K/V heads from `first` on in a packed tensor. */
-static ckv_kv packed_kv(const bench_workload *w, const void *qkv, int64_t first)
+ckv_kv bench_workload_kv(const bench_workload *workload, const void *qkv, int64_t first)
 {
+    const bench_workload *w = workload;
     const char *k = (const char *)qkv + (size_t)((w->q_heads + first) * w->head_dim) * element_bytes(w);
     const char *v = k + (size_t)(w->kv_heads * w->head_dim) * element_bytes(w);
     return (ckv_kv){k, v, token_elements(w), w->head_dim, token_elements(w), w->head_dim};
 }
 
-ckv_kv bench_workload_all_kv(const bench_workload *workload, const void *qkv)
-{
-    return packed_kv(workload, qkv, 0);
-}
-
 ckv_kv bench_workload_rank_kv(const bench_workload *workload, const void *qkv)
 {
     /* with fewer K/V heads than ranks, neighbours hold the same one */
-    return packed_kv(workload, qkv, workload->rank * workload->kv_heads / workload->ranks);
+    return bench_workload_kv(workload, qkv, workload->rank * workload->kv_heads / workload->ranks);
 }
 
 int64_t bench_workload_keys(const bench_workload *workload, int64_t block)
@@ -130,28 +125,37 @@ static ckv_status create_cache(bench_workload *w, ckv_rollout_config *rollout)
     return w->ranks == 1 ? CKV_OK : ckv_ulysses_create(o->comm, &ulysses, &w->ulysses);
 }
 
-static ckv_status create_reference(bench_workload *w)
+static ckv_status create_references(bench_workload *w)
 {
     w->checked[w->num_checked++] = 0;
     if (w->config.layers > 1)
         w->checked[w->num_checked++] = w->config.layers - 1;
     ckv_reference_config config = ckv_reference_config_default();
     config.layers = w->num_checked;
-    config.q_heads = w->q_heads;
-    config.kv_heads = w->kv_heads;
+    config.q_heads = w->q_heads / w->kv_heads;
+    config.kv_heads = 1;
     config.head_dim = w->head_dim;
     config.dtype = w->config.options->dtype;
-    CKV_TRY(ckv_reference_create(&config, &w->reference));
-    return ckv_reference_open(w->reference, w->config.options->geometry.pin_tokens, w->window_tokens);
+    w->references = calloc((size_t)w->kv_heads, sizeof(ckv_reference *));
+    if (w->references == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "out of memory");
+    for (int64_t head = 0; head < w->kv_heads; head++) {
+        CKV_TRY(ckv_reference_create(&config, &w->references[head]));
+        CKV_TRY(ckv_reference_open(w->references[head], w->config.options->geometry.pin_tokens, w->window_tokens));
+    }
+    return CKV_OK;
 }
 
 static ckv_status reference_commit(bench_workload *w, int64_t first_id, int64_t tokens)
 {
-    for (int64_t i = 0; i < w->num_checked; i++) {
-        const ckv_kv kv = packed_kv(w, bench_workload_host_qkv(w, w->checked[i]), 0);
-        CKV_TRY(ckv_reference_write(w->reference, i, first_id, tokens, &kv));
+    for (int64_t head = 0; head < w->kv_heads; head++) {
+        for (int64_t i = 0; i < w->num_checked; i++) {
+            const ckv_kv kv = bench_workload_kv(w, bench_workload_host_qkv(w, w->checked[i]), head);
+            CKV_TRY(ckv_reference_write(w->references[head], i, first_id, tokens, &kv));
+        }
+        CKV_TRY(ckv_reference_commit(w->references[head], tokens));
     }
-    return ckv_reference_commit(w->reference, tokens);
+    return CKV_OK;
 }
 
 /* Tokens that were never staged by a forward: the prompt, and the history the benchmark begins with. */
@@ -202,7 +206,7 @@ static ckv_status open_workload(bench_workload *w)
     rollout.num_causal_block_sizes = w->config.num_block_sizes + 1;
     CKV_TRY(create_cache(w, &rollout));
     CKV_TRY(create_data(w));
-    CKV_TRY(create_reference(w));
+    CKV_TRY(create_references(w));
     return roll(w);
 }
 
@@ -239,7 +243,9 @@ void bench_workload_destroy(bench_workload **workload)
     ckv_device_free(w->config.options->device, w->device_out);
     ckv_device_free(w->config.options->device, w->device_data);
     free(w->host_data);
-    ckv_reference_destroy(&w->reference);
+    for (int64_t head = 0; w->references != NULL && head < w->kv_heads; head++)
+        ckv_reference_destroy(&w->references[head]);
+    free(w->references);
     ckv_ulysses_destroy(&w->ulysses);
     ckv_cache_destroy(&w->cache);
     free(w);
@@ -261,7 +267,7 @@ ckv_attention_args bench_forward_args(const bench_forward *forward, int64_t laye
     args.q = qkv;
     args.q_token_stride = token_elements(w);
     args.q_head_stride = w->head_dim;
-    args.kv = packed_kv(w, qkv, 0);
+    args.kv = bench_workload_kv(w, qkv, 0);
     args.out = w->device_out;
     args.out_token_stride = w->q_heads * w->head_dim;
     args.out_head_stride = w->head_dim;

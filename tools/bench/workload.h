@@ -32,7 +32,8 @@ typedef struct bench_workload {
     ckv_cache *cache;
     ckv_ulysses *ulysses; /* NULL with one rank */
 
-    ckv_reference *reference;
+    ckv_reference **references; /* [kv_heads]: one for each, with the query heads that read it, so that they run side by
+                                   side */
     int64_t checked[WORKLOAD_MAX_CHECKED]; /* cache layers the reference keeps: the first and the last */
     int64_t num_checked;
 
@@ -50,8 +51,8 @@ void bench_workload_destroy(bench_workload **workload); /* accepts NULL and a po
 const void *bench_workload_host_qkv(const bench_workload *workload, int64_t layer);
 const void *bench_workload_device_qkv(const bench_workload *workload, int64_t layer);
 
-/* The K/V heads in such a tensor: all of them, and those of this rank. */
-ckv_kv bench_workload_all_kv(const bench_workload *workload, const void *qkv);
+/* K/V heads in such a tensor, from `first` on; and those of this rank. */
+ckv_kv bench_workload_kv(const bench_workload *workload, const void *qkv, int64_t first);
 ckv_kv bench_workload_rank_kv(const bench_workload *workload, const void *qkv);
 
 /* Keys a causal block sees. */
