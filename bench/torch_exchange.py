@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models do today: the exchange of bench/exchange_bench.c with torch, permutes and all_to_all_single.
+"""What models do today: the exchange of `ckv bench exchange` with torch, permutes and all_to_all_single.
 
-    python3 bench/torch_exchange.py [TOKENS...]      one process a GPU, started by itself
+    python3 bench/torch_exchange.py [--json FILE] [TOKENS...]      one process a GPU, started by itself
+
+FILE is as `ckv bench --json` writes it.
 """
+import argparse
+import json
 import os
-import sys
 
 import torch
 import torch.distributed as dist
@@ -51,34 +54,55 @@ def measure(work):
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         if i >= 3:
             times.append(slowest.item())
-    return sorted(times)[REPEATS // 2]
+    return sorted(times)
 
 
-def main(rank, ranks, sizes):
+def main(rank, ranks, options):
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29581")
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", rank=rank, world_size=ranks)
-    for tokens in sizes:
-        rows = -(-tokens // ranks)
-        q = torch.randn(rows, Q_HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
-        kv = torch.randn(rows, 2 * KV_HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
-        out = torch.randn(rows * ranks, Q_HEADS // ranks, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+    rows = []
+    for tokens in options.tokens:
+        count = -(-tokens // ranks)
+        q = torch.randn(count, Q_HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+        kv = torch.randn(count, 2 * KV_HEADS, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
+        out = torch.randn(count * ranks, Q_HEADS // ranks, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
         for way, heads, work in (
             ("there", Q_HEADS + 2 * KV_HEADS, lambda q=q, kv=kv: there((q, kv), ranks)),
             ("back", Q_HEADS, lambda out=out: back(out, ranks)),
         ):
             us = measure(work)
-            moved = rows * heads * HEAD_DIM * 2 * (ranks - 1) // ranks
+            row = {
+                "group": f"exchange, {way}",
+                "variant": "torch, permutes and all_to_all_single",
+                "params": f"tokens {tokens}, {ranks} ranks, nccl",
+                "x_name": "tokens over all ranks",
+                "x": tokens,
+                "min_us": us[0],
+                "median_us": us[REPEATS // 2],
+                "max_us": us[-1],
+                "bytes": count * heads * HEAD_DIM * 2 * (ranks - 1) // ranks,
+            }
+            rows.append(row)
             if rank == 0:
-                print(
-                    f"exchange tokens={rows * ranks} ranks={ranks} path=torch way={way} us={us:.2f} "
-                    f"off_rank_bytes={moved} GB/s={moved / us * 1e-3:.0f}",
-                    flush=True,
-                )
+                print(f"{row['group']}, {row['params']}: {row['median_us']:.2f} us", flush=True)
     dist.destroy_process_group()
+    if rank == 0 and options.json:
+        facts = {
+            "device": torch.cuda.get_device_name(),
+            "command": f"python3 bench/torch_exchange.py {' '.join(str(x) for x in options.tokens)}",
+            "geometry": f"{Q_HEADS}/{KV_HEADS} heads of {HEAD_DIM}, bf16",
+            "each time": f"of one exchange of {GRAPH} in a graph, the slowest rank's; {REPEATS} launches",
+            "torch": f"{torch.__version__}, NCCL {'.'.join(str(x) for x in torch.cuda.nccl.version())}",
+        }
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"facts": facts, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":
-    sizes = [int(x) for x in sys.argv[1:]] or [2, 64, 394, 1576, 6304, 37824]
-    count = torch.cuda.device_count()
-    mp.spawn(main, args=(count, sizes), nprocs=count)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--json")
+    parser.add_argument("tokens", nargs="*", type=int, default=[1, 64, 394, 1576, 6304, 37824, 65536])
+    arguments = parser.parse_args()
+    gpus = torch.cuda.device_count()
+    mp.spawn(main, args=(gpus, arguments), nprocs=gpus)

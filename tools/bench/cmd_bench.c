@@ -2,6 +2,8 @@
 /* ckv bench: correct first, then timed, side by side. */
 #include "tools/bench/geometry_file.h"
 #include "tools/bench/options.h"
+#include "tools/bench/plot.h"
+#include "tools/bench/report.h"
 #include "tools/common/cli.h"
 #include "tools/common/launch_env.h"
 #include "tools/trace/gpus.h"
@@ -14,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const double HOST_OPERATIONS = 2e10; /* of one forward of one layer; a second or so */
 enum { GPU_RUNS = 30, HOST_RUNS = 5, MAX_RUNS = 100000, MAX_SIZE = 1 << 24 };
@@ -25,8 +28,11 @@ typedef struct benchmark {
 
 static const benchmark benchmarks[] = {
     {"attention", "a forward over one layer: every backend, and attention over contiguous memory", bench_attention},
+    {"blocks", "the block manager on one core: allocation, prefix lookup, memory", bench_blocks},
     {"chunk-cycle", "denoising forwards, clean forward and commit of a chunk, all layers", bench_chunk_cycle},
     {"commit", "a commit, all layers", bench_commit},
+    {"exchange", "q, k and v to the ranks of their heads and the output back, over sizes", bench_exchange},
+    {"roofline", "attention, write, commit and exchange beside what this machine reaches", bench_roofline},
     {"write", "K and V of a chunk written into the cache", bench_write},
 };
 enum { NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
@@ -44,6 +50,7 @@ typedef struct request {
 static const char doc_format[] =
     "Measure ckv on this machine: every result is checked before it is timed, and a wrong one prints no figure.\v"
     "Benchmarks:\n%s\n"
+    "'ckv bench report FILE...' shows what --json has written.\n\n"
     "Without a GPU the host is measured, at a geometry made small enough for it unless --full-size is given.\n\n"
     "For example: ckv bench attention --geometry cosmos3-nano\n"
     "             mpirun -np 2 ckv bench chunk-cycle --backend hopper --ranks 2 --json cycle.json\n\n"
@@ -93,6 +100,7 @@ static const struct argp_option option_table[] = {
      "largest absolute difference that is right (default: by dtype, relative to the largest value)", 3},
     {"json", KEY_JSON, "FILE", 0, "write JSON; -: to standard output, instead of the table", 4},
     {"markdown", KEY_MARKDOWN, NULL, 0, "print Markdown", 4},
+    {"plot", KEY_PLOT, "FILE", 0, "draw what was swept as SVG", 4},
     {0}};
 
 static error_t one_of(const char *option, const char *text, const char *const *names, const char *all, int *index_out)
@@ -193,6 +201,8 @@ static error_t parse_output(int key, const char *text, bench_options *o)
 {
     if (key == KEY_JSON)
         o->json = text;
+    else if (key == KEY_PLOT)
+        o->plot = text;
     else
         o->markdown = true;
     return 0;
@@ -236,6 +246,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return set_tolerance(o, text);
     case KEY_JSON:
     case KEY_MARKDOWN:
+    case KEY_PLOT:
         return parse_output(key, text, o);
     case ARGP_KEY_ARG:
         return set_benchmark(r, text);
@@ -348,6 +359,24 @@ static int prepare(request *r)
     return connect_ranks(r);
 }
 
+/* The model's name of the processor, as Linux tells it. */
+static void add_processor(bench_results *results)
+{
+    static const char key[] = "model name";
+    char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        const char *value = strchr(line, ':');
+        if (strncmp(line, key, sizeof key - 1) != 0 || value == NULL)
+            continue;
+        line[strcspn(line, "\n")] = '\0';
+        bench_results_fact(results, "processor", "%s, %ld of them", value + 2, sysconf(_SC_NPROCESSORS_ONLN));
+        break;
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
 static void first_facts(const request *r, bench_results *results)
 {
     const bench_options *o = &r->options;
@@ -356,6 +385,8 @@ static void first_facts(const request *r, bench_results *results)
         bench_results_fact(results, "device", "a GPU");
     else
         bench_results_fact(results, "device", "the host, no GPU: %s", o->scaled[0] != '\0' ? o->scaled : "full size");
+    if (!o->on_gpu)
+        add_processor(results);
     bench_results_fact(results, "command", "%s", o->command);
     bench_results_fact(results, "geometry",
                        "%s: %" PRId64 "/%" PRId64 " heads of %" PRId64 ", %" PRId64 " layers, prompt or sink %" PRId64
@@ -367,14 +398,14 @@ static void first_facts(const request *r, bench_results *results)
         bench_results_fact(results, "ranks", "%d, %s", ckv_comm_size(o->comm), ckv_comm_transport(o->comm));
 }
 
-static int print_results(const bench_options *o, const bench_results *results)
+static int write_files(const bench_options *o, const bench_results *results)
 {
-    bool json_out = o->json != NULL && strcmp(o->json, "-") == 0;
-    if (json_out || o->markdown)
-        bench_results_print(results, json_out ? BENCH_JSON : BENCH_MARKDOWN, stdout);
-    else
-        bench_results_print(results, BENCH_TEXT, stdout);
-    if (o->json == NULL || json_out)
+    problem why;
+    if (o->plot != NULL && !bench_plot_write(results, BENCH_PLOT_TIME, o->plot, &why)) {
+        cli_error("ckv bench", "--plot: %s", why.text);
+        return CLI_USAGE;
+    }
+    if (o->json == NULL || strcmp(o->json, "-") == 0)
         return CLI_OK;
     FILE *file = fopen(o->json, "w");
     if (file != NULL)
@@ -383,6 +414,13 @@ static int print_results(const bench_options *o, const bench_results *results)
         return CLI_OK;
     cli_error("ckv bench", "--json: cannot write %s", o->json);
     return CLI_INTERNAL;
+}
+
+static int print_results(const bench_options *o, const bench_results *results)
+{
+    bool json_out = o->json != NULL && strcmp(o->json, "-") == 0;
+    bench_results_print(results, json_out ? BENCH_JSON : o->markdown ? BENCH_MARKDOWN : BENCH_TEXT, stdout);
+    return write_files(o, results);
 }
 
 static int run(request *r)
@@ -402,11 +440,20 @@ static int run(request *r)
     return code;
 }
 
+/* What is measured; where it is written does not matter to who measures it again. */
 static void keep_command(bench_options *o, int argc, char **argv)
 {
     size_t used = 0;
-    for (int i = 0; i < argc && used < sizeof o->command; i++)
-        used += (size_t)snprintf(o->command + used, sizeof o->command - used, "%s%s", i > 0 ? " " : "", argv[i]);
+    if (launch_env_size() > 1)
+        used = (size_t)snprintf(o->command, sizeof o->command, "mpirun -np %d ", launch_env_size());
+    for (int i = 0; i < argc && used < sizeof o->command; i++) {
+        bool is_output =
+            strncmp(argv[i], "--json", strlen("--json")) == 0 || strncmp(argv[i], "--plot", strlen("--plot")) == 0;
+        if (is_output && strchr(argv[i], '=') == NULL)
+            i++; /* its value */
+        if (!is_output)
+            used += (size_t)snprintf(o->command + used, sizeof o->command - used, "%s%s", i > 0 ? " " : "", argv[i]);
+    }
 }
 
 static const char *make_doc(void)
@@ -423,6 +470,11 @@ static const char *make_doc(void)
 
 int cmd_bench(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "report") == 0) {
+        char name[] = "ckv bench report";
+        argv[1] = name;
+        return bench_report(argc - 1, argv + 1);
+    }
     const struct argp argp = {option_table, parse_option, "BENCHMARK", make_doc(), NULL, NULL, NULL};
     request r = {
         .options = {.geometry = *geometry_find("cosmos3-nano"), .page = 32, .dtype = CKV_BF16, .tolerance = -1}};
