@@ -31,7 +31,8 @@ typedef struct bench {
     bench_workload *workload;
     int64_t block;
     const bench_check *check;
-    const char *baseline;
+    bool in_graph;
+    bool has_baselines; /* one rank, a GPU, cuDNN, and no other backend asked for */
 } bench;
 
 /* What is timed. */
@@ -40,14 +41,14 @@ typedef struct subject {
     bench_work work;
     void *argument;
     void *out;
-    const char *note;
+    const char *note; /* "": none */
 } subject;
 
-static void describe(const bench *b, const char *launch, char *group, size_t group_bytes, char *params,
-                     size_t params_bytes)
+static void describe(const bench *b, char *group, size_t group_bytes, char *params, size_t params_bytes)
 {
     const bench_workload *w = b->workload;
     int64_t blocks = w->chunk_tokens / b->block;
+    const char *launch = b->in_graph ? "graph" : "eager";
     if (b->point->x_name != NULL)
         snprintf(group, group_bytes, "attention by %s, %s", b->point->x_name, launch);
     else
@@ -57,24 +58,32 @@ static void describe(const bench *b, const char *launch, char *group, size_t gro
              bench_workload_keys(w, b->block), b->point->page);
 }
 
-static void add_row(const bench *b, const char *launch, const subject *s, const bench_verdict *verdict,
-                    const bench_time *time)
+/* What the others are compared with: the first of these that is measured. */
+static const char *baseline_of(const bench *b)
 {
-    char group[96], params[96];
+    if (b->has_baselines)
+        return b->block == b->workload->chunk_tokens ? "cudnn contiguous" : "cudnn called directly";
+    return b->options->backend != NULL ? b->options->backend : b->options->on_gpu ? "hopper" : "host";
+}
+
+static void add_row(const bench *b, const subject *s, const bench_verdict *verdict, const bench_time *time)
+{
+    char group[96], params[96], note[96];
     const bench_workload *w = b->workload;
     bench_row row = bench_row_default();
-    describe(b, launch, group, sizeof group, params, sizeof params);
+    describe(b, group, sizeof group, params, sizeof params);
     row.group = group;
     row.variant = s->variant;
     row.params = params;
     row.x_name = b->point->x_name;
     row.x = b->point->x;
-    row.note = s->note;
-    row.baseline = strcmp(b->baseline, s->variant) != 0 ? b->baseline : NULL;
+    row.baseline = strcmp(baseline_of(b), s->variant) != 0 ? baseline_of(b) : NULL;
     if (bench_verdict_to_row(verdict, &row)) {
         bench_time_to_row(time, &row);
         row.flops = 4.0 * (double)w->chunk_tokens * (double)bench_workload_keys(w, b->block) *
                     (double)(w->q_heads * w->head_dim / w->ranks);
+        snprintf(note, sizeof note, "%s%shost %.1f us", s->note, s->note[0] != '\0' ? ", " : "", time->host_us);
+        row.note = b->options->on_gpu && !b->in_graph ? note : s->note[0] != '\0' ? s->note : NULL;
     }
     bench_results_add(b->results, &row);
 }
@@ -84,16 +93,9 @@ static ckv_status measure(const bench *b, const subject *s)
     bench_verdict verdict;
     bench_time time = {0};
     CKV_TRY(bench_check_run(b->check, s->work, s->argument, s->out, &verdict));
-    if (b->options->launch != BENCH_GRAPH) {
-        if (verdict.ok)
-            CKV_TRY(bench_timer_measure(b->timer, s->work, s->argument, &time));
-        add_row(b, "eager", s, &verdict, &time);
-    }
-    if (b->options->launch != BENCH_EAGER) {
-        if (verdict.ok)
-            CKV_TRY(bench_timer_measure_graph(b->timer, s->work, s->argument, &time));
-        add_row(b, "graph", s, &verdict, &time);
-    }
+    if (verdict.ok)
+        CKV_TRY((b->in_graph ? bench_timer_measure_graph : bench_timer_measure)(b->timer, s->work, s->argument, &time));
+    add_row(b, s, &verdict, &time);
     return CKV_OK;
 }
 
@@ -122,7 +124,7 @@ static ckv_status measure_backends(const bench *b, const char *suffix)
             continue;
         bench_forward forward = {.workload = b->workload, .num_layers = 1, .block = b->block, .backend = name};
         snprintf(variant, sizeof variant, "%s%s", name, suffix);
-        CKV_TRY(measure(b, &(subject){variant, bench_forward_run, &forward, b->workload->device_out, NULL}));
+        CKV_TRY(measure(b, &(subject){variant, bench_forward_run, &forward, b->workload->device_out, ""}));
     }
     return CKV_OK;
 }
@@ -135,7 +137,7 @@ static ckv_status measure_contiguous(const bench *b)
     ckv_status status =
         measure(b, &(subject){"cudnn contiguous", bench_contiguous_run, baselines, out, "no K/V write"});
     if (status == CKV_OK)
-        status = measure(b, &(subject){"concatenate, cudnn contiguous", bench_concatenate_run, baselines, out, NULL});
+        status = measure(b, &(subject){"concatenate, cudnn contiguous", bench_concatenate_run, baselines, out, ""});
     bench_baselines_destroy(&baselines);
     return status;
 }
@@ -150,13 +152,8 @@ static ckv_status measure_paged(const bench *b)
     return status;
 }
 
-/* One rank, a GPU, cuDNN, and nothing else asked for. */
 static ckv_status measure_baselines(const bench *b)
 {
-    const char *backend = b->options->backend;
-    if (!b->options->on_gpu || b->workload->ranks > 1 || cudnn_version_text()[0] == '\0' ||
-        (backend != NULL && strcmp(backend, "cudnn") != 0))
-        return CKV_OK;
     ckv_status status = b->block == b->workload->chunk_tokens ? measure_contiguous(b) : CKV_OK;
     if (status == CKV_OK)
         status = measure_paged(b);
@@ -170,7 +167,7 @@ static ckv_status add_page_aligned(const bench *b)
 {
     char group[96], params[96];
     bench_row row = bench_row_default();
-    describe(b, b->options->launch == BENCH_GRAPH ? "graph" : "eager", group, sizeof group, params, sizeof params);
+    describe(b, group, sizeof group, params, sizeof params);
     row.group = group;
     row.variant = "a window rounded down to a page";
     row.params = params;
@@ -189,7 +186,7 @@ static ckv_status measure_block(bench *b, int64_t block, bool in_order)
     CKV_TRY(bench_check_create(b->workload, 0, block, &check));
     b->check = check;
     ckv_status status = measure_backends(b, in_order ? ", pages in order" : "");
-    if (status == CKV_OK && !in_order)
+    if (status == CKV_OK && !in_order && b->has_baselines)
         status = measure_baselines(b);
     if (status == CKV_OK && !in_order)
         status = add_page_aligned(b);
@@ -277,17 +274,28 @@ static size_t make_points(const bench_options *o, point points[MAX_POINTS])
     }
 }
 
-static ckv_status run(bench *b)
+static ckv_status measure_points(bench *b)
 {
     point points[MAX_POINTS];
     size_t count = make_points(b->options, points);
-    CKV_TRY(bench_timer_create(b->options, &b->timer));
     for (size_t i = 0; i < count; i++) {
         b->point = &points[i];
         CKV_TRY(measure_rollout(b, false));
         if (b->options->sweep == BENCH_SWEEP_NONE)
             CKV_TRY(measure_rollout(b, true));
     }
+    return CKV_OK;
+}
+
+/* Everything eager first: graphs are traced, which makes calls on the host slower, and some of that stays. */
+static ckv_status run(bench *b)
+{
+    CKV_TRY(bench_timer_create(b->options, &b->timer));
+    if (b->options->launch != BENCH_GRAPH)
+        CKV_TRY(measure_points(b));
+    b->in_graph = true;
+    if (b->options->launch != BENCH_EAGER)
+        CKV_TRY(measure_points(b));
     bench_timer_facts(b->timer, b->results);
     return CKV_OK;
 }
@@ -295,11 +303,8 @@ static ckv_status run(bench *b)
 int bench_attention(const bench_options *options, bench_results *results)
 {
     bench b = {.options = options, .results = results};
-    bool has_cudnn = options->on_gpu && ckv_comm_size(options->comm) == 1 && cudnn_version_text()[0] != '\0';
-    b.baseline = has_cudnn && (options->backend == NULL || strcmp(options->backend, "cudnn") == 0) ? "cudnn contiguous"
-                 : options->backend != NULL                                                        ? options->backend
-                 : options->on_gpu                                                                 ? "hopper"
-                                                                                                   : "host";
+    b.has_baselines = options->on_gpu && ckv_comm_size(options->comm) == 1 && cudnn_version_text()[0] != '\0' &&
+                      (options->backend == NULL || strcmp(options->backend, "cudnn") == 0);
     if (cudnn_version_text()[0] != '\0')
         bench_results_fact(results, "cuDNN", "%s", cudnn_version_text());
     int code = bench_exit_code(options, run(&b));

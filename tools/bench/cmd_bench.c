@@ -62,6 +62,7 @@ static const char doc_format[] =
 enum {
     KEY_LAYERS = 256,
     KEY_BACKEND,
+    KEY_EXCHANGE,
     KEY_PAGE,
     KEY_PAGES,
     KEY_RANKS,
@@ -90,6 +91,7 @@ static const struct argp_option option_table[] = {
      "attention over several window lengths, page sizes or numbers of blocks: window, page, blocks", 1},
     {"device", KEY_DEVICE, "NAME", 0, "cuda or host (default: cuda where there is a GPU)", 2},
     {"backend", KEY_BACKEND, "NAME", 0, "one attention backend: host, cudnn, hopper (default: all there are)", 2},
+    {"exchange", KEY_EXCHANGE, "NAME", 0, "how ranks exchange heads: auto (default), fused, sendrecv", 2},
     {"ranks", KEY_RANKS, "N", 0, "refuse to run on another number of ranks than the launcher started", 2},
     {"runs", KEY_RUNS, "N", 0, "timed runs of each (default 30, on the host 5)", 3},
     {"graph", KEY_GRAPH, NULL, 0, "only captured and replayed (default: also eager)", 3},
@@ -185,9 +187,13 @@ static error_t parse_choice(int key, const char *text, bench_options *o)
 {
     static const char *const clocks[] = {"auto", "events", "cupti", NULL};
     static const char *const sweeps[] = {"none", "window", "page", "blocks", NULL};
+    static const char *const exchanges[] = {"auto", "fused", "sendrecv", NULL};
     int index = 0;
     error_t error;
-    if (key == KEY_CLOCK) {
+    if (key == KEY_EXCHANGE) {
+        error = one_of("--exchange", text, exchanges, "auto, fused or sendrecv", &index);
+        o->exchange = exchanges[index];
+    } else if (key == KEY_CLOCK) {
         error = one_of("--clock", text, clocks, "auto, events or cupti", &index);
         o->clock = (bench_clock)index;
     } else {
@@ -240,6 +246,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_EAGER:
         return set_launch(o, key == KEY_GRAPH ? BENCH_GRAPH : BENCH_EAGER);
     case KEY_CLOCK:
+    case KEY_EXCHANGE:
     case KEY_SWEEP:
         return parse_choice(key, text, o);
     case KEY_TOLERANCE:
@@ -476,8 +483,11 @@ int cmd_bench(int argc, char **argv)
         return bench_report(argc - 1, argv + 1);
     }
     const struct argp argp = {option_table, parse_option, "BENCHMARK", make_doc(), NULL, NULL, NULL};
-    request r = {
-        .options = {.geometry = *geometry_find("cosmos3-nano"), .page = 32, .dtype = CKV_BF16, .tolerance = -1}};
+    request r = {.options = {.geometry = *geometry_find("cosmos3-nano"),
+                             .page = 32,
+                             .dtype = CKV_BF16,
+                             .exchange = "auto",
+                             .tolerance = -1}};
     bench_options *o = &r.options;
     keep_command(o, argc, argv);
     int parsed = launch_parse(&argp, argc, argv, &r);

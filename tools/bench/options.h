@@ -27,6 +27,7 @@ typedef struct bench_options {
     int64_t sizes[BENCH_MAX_SIZES]; /* --sizes: token counts; for benchmarks that have no geometry */
     size_t num_sizes;               /* 0: the benchmark's own */
     const char *backend;            /* NULL: every one that there is */
+    const char *exchange;           /* how ranks exchange heads: "auto", "fused", "sendrecv" */
     double tolerance;               /* negative: by dtype */
     ckv_dtype dtype;                /* of the pages, and so of q, k, v and the output */
 

@@ -24,9 +24,9 @@ struct bench_timer {
     char *flush;
     size_t flush_bytes;
     unsigned flushes;
-    bool has_cupti; /* chosen and loaded */
-    bool traces;    /* now */
-    const char *why_no_cupti;
+    bool traces; /* by CUPTI, now */
+    bool has_traced;
+    const char *why_no_cupti; /* NULL: it could be loaded, or nobody asked yet */
     gpu_state *state;
 };
 
@@ -247,18 +247,6 @@ static ckv_status open_host(bench_timer *t)
     return t->flush == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
 }
 
-static ckv_status choose_clock(bench_timer *t)
-{
-    const bench_options *o = t->options;
-    if (!o->on_gpu || o->clock == BENCH_CLOCK_EVENTS)
-        return CKV_OK;
-    t->why_no_cupti = cupti_load();
-    t->has_cupti = t->why_no_cupti == NULL;
-    if (!t->has_cupti && o->clock == BENCH_CLOCK_CUPTI)
-        return ckv_fail(CKV_ERROR_UNSUPPORTED, "--clock cupti: %s", t->why_no_cupti);
-    return bench_timer_trace(t, true);
-}
-
 ckv_status bench_timer_create(const bench_options *options, bench_timer **timer_out)
 {
     bench_timer *timer = calloc(1, sizeof *timer);
@@ -266,8 +254,8 @@ ckv_status bench_timer_create(const bench_options *options, bench_timer **timer_
         return ckv_fail(CKV_ERROR_MEMORY, "out of memory");
     timer->options = options;
     ckv_status status = options->on_gpu ? open_gpu(timer) : open_host(timer);
-    if (status == CKV_OK)
-        status = choose_clock(timer);
+    if (status == CKV_OK && options->clock == BENCH_CLOCK_CUPTI)
+        status = bench_timer_trace(timer, true);
     if (status == CKV_OK)
         *timer_out = timer;
     else
@@ -289,14 +277,17 @@ void bench_timer_destroy(bench_timer **timer)
 
 void bench_timer_facts(const bench_timer *timer, bench_results *results)
 {
+    const char *events = "two CUDA events";
     if (!timer->options->on_gpu)
         bench_results_fact(results, "clock", "monotonic clock of the host");
-    else if (timer->has_cupti)
-        bench_results_fact(results, "clock", "CUPTI, first to last kernel");
     else if (timer->why_no_cupti != NULL)
-        bench_results_fact(results, "clock", "two CUDA events (no CUPTI: %s)", timer->why_no_cupti);
+        bench_results_fact(results, "clock", "%s (no CUPTI: %s)", events, timer->why_no_cupti);
+    else if (timer->options->clock == BENCH_CLOCK_CUPTI)
+        bench_results_fact(results, "clock", "CUPTI, first to last kernel");
+    else if (timer->has_traced)
+        bench_results_fact(results, "clock", "graphs by CUPTI, first to last kernel; eager work between %s", events);
     else
-        bench_results_fact(results, "clock", "two CUDA events");
+        bench_results_fact(results, "clock", "%s", events);
     bench_results_fact(results, "runs", "%d to warm up, then %lld, each after %zu MiB were written over",
                        (int)BENCH_WARM_UPS, (long long)timer->options->runs, timer->flush_bytes >> 20);
     if (timer->options->on_gpu)
@@ -310,10 +301,17 @@ ckv_stream bench_timer_stream(const bench_timer *timer)
 
 ckv_status bench_timer_trace(bench_timer *timer, bool trace)
 {
-    if (!timer->has_cupti || timer->traces == trace)
+    const bench_options *o = timer->options;
+    if (!o->on_gpu || o->clock == BENCH_CLOCK_EVENTS || timer->traces == trace || timer->why_no_cupti != NULL)
+        return CKV_OK;
+    timer->why_no_cupti = cupti_load();
+    if (timer->why_no_cupti != NULL && o->clock == BENCH_CLOCK_CUPTI)
+        return ckv_fail(CKV_ERROR_UNSUPPORTED, "--clock cupti: %s", timer->why_no_cupti);
+    if (timer->why_no_cupti != NULL)
         return CKV_OK;
     CKV_TRY(cupti_trace(trace));
     timer->traces = trace;
+    timer->has_traced = true;
     return CKV_OK;
 }
 
@@ -388,7 +386,7 @@ void bench_time_to_row(const bench_time *time, bench_row *row)
     row->max_us = time->max_us;
 }
 
-ckv_status bench_timer_measure(bench_timer *timer, bench_work work, void *argument, bench_time *time_out)
+static ckv_status measure(bench_timer *timer, bench_work work, void *argument, bench_time *time_out)
 {
     size_t runs = (size_t)timer->options->runs;
     bench_sample *samples = calloc(runs, sizeof *samples), warm_up;
@@ -405,6 +403,12 @@ ckv_status bench_timer_measure(bench_timer *timer, bench_work work, void *argume
     return status;
 }
 
+ckv_status bench_timer_measure(bench_timer *timer, bench_work work, void *argument, bench_time *time_out)
+{
+    CKV_TRY(bench_timer_trace(timer, timer->options->clock == BENCH_CLOCK_CUPTI));
+    return measure(timer, work, argument, time_out);
+}
+
 int64_t bench_graph_launches(const bench_graph *graph)
 {
     return graph->launches;
@@ -416,7 +420,9 @@ ckv_status bench_timer_measure_graph(bench_timer *timer, bench_work work, void *
     CKV_TRY(work(argument, timer->stream)); /* what is loaded or made on first use must not be captured */
     CKV_TRY(bench_timer_wait(timer));
     CKV_TRY(bench_graph_create(timer, work, argument, &graph));
-    ckv_status status = bench_timer_measure(timer, bench_graph_replay, graph, time_out);
+    ckv_status status = bench_timer_trace(timer, true);
+    if (status == CKV_OK)
+        status = measure(timer, bench_graph_replay, graph, time_out);
     bench_graph_destroy(&graph);
     return status;
 }

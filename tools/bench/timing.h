@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing of work on a device: warm-up, a flush of its caches before every run, first to last kernel by CUPTI where that
- * can be loaded, between two events elsewhere, by the clock on the host. With several ranks a run begins when all have
- * met and takes as long as on the slowest. Errors are said by ckv_last_error(). */
+/* Timing of work on a device: warm-up, a flush of its caches before every run, and a clock. On a GPU graphs are timed
+ * from first to last kernel by CUPTI where that can be loaded, between two events elsewhere; eager work between two
+ * events, since tracing delays every launch. On the host it is the monotonic clock. With several ranks a run begins
+ * when all have met and takes as long as on the slowest. Errors are said by ckv_last_error(). */
 #ifndef CKV_TOOLS_BENCH_TIMING_H
 #define CKV_TOOLS_BENCH_TIMING_H
 
@@ -34,13 +35,14 @@ void bench_timer_facts(const bench_timer *timer, bench_results *results);
 ckv_stream bench_timer_stream(const bench_timer *timer);
 ckv_status bench_timer_wait(const bench_timer *timer);
 
-/* From now on by events instead of CUPTI, whose tracing costs host time; and back to what was chosen at first. */
+/* From now on by CUPTI, if the options allow it and it can be loaded; or not. Not at first, and as late as can be: once
+ * loaded it makes calls on the host slower. */
 ckv_status bench_timer_trace(bench_timer *timer, bool trace);
 
 /* One run. ERROR_INTERNAL when CUPTI saw no kernel. */
 ckv_status bench_timer_run(bench_timer *timer, bench_work work, void *argument, bench_sample *sample_out);
 
-/* Warm-ups, then as many runs as the options say. */
+/* Warm-ups, then as many runs as the options say; between events unless the options insist on CUPTI. */
 ckv_status bench_timer_measure(bench_timer *timer, bench_work work, void *argument, bench_time *time_out);
 
 /* Sorts the samples. */
@@ -54,7 +56,7 @@ void bench_graph_destroy(bench_graph **graph);
 ckv_status bench_graph_replay(void *graph, ckv_stream stream); /* a bench_work */
 int64_t bench_graph_launches(const bench_graph *graph);        /* kernels, copies and fills in it */
 
-/* `work` run once, captured, and measured as a graph. */
+/* `work` run once, captured, and measured as a graph, by CUPTI where possible. */
 ckv_status bench_timer_measure_graph(bench_timer *timer, bench_work work, void *argument, bench_time *time_out);
 
 #endif

@@ -102,6 +102,7 @@ static ckv_ulysses_config ulysses_config(const bench_workload *w)
     config.head_dim = w->head_dim;
     config.dtype = w->config.options->dtype;
     config.device = w->config.options->device;
+    config.exchange = w->config.options->exchange;
     return config;
 }
 
