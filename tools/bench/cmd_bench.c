@@ -28,11 +28,11 @@ typedef struct benchmark {
 
 static const benchmark benchmarks[] = {
     {"attention", "a forward over one layer: every backend, and attention over contiguous memory", bench_attention},
-    {"blocks", "the block manager on one core: allocation, prefix lookup, memory", bench_blocks},
+    {"blocks", "the block manager on one core of the host", bench_blocks},
     {"chunk-cycle", "denoising forwards, clean forward and commit of a chunk, all layers", bench_chunk_cycle},
     {"commit", "a commit, all layers", bench_commit},
-    {"exchange", "q, k and v to the ranks of their heads and the output back, over sizes", bench_exchange},
-    {"roofline", "attention, write, commit and exchange beside what this machine reaches", bench_roofline},
+    {"exchange", "q, k, v and the output between ranks, over sizes", bench_exchange},
+    {"roofline", "the others beside what this machine reaches", bench_roofline},
     {"write", "K and V of a chunk written into the cache", bench_write},
 };
 enum { NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
