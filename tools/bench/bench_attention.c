@@ -27,7 +27,9 @@ typedef struct bench {
     const bench_options *options;
     bench_results *results;
     bench_timer *timer;
-    const point *point;
+    point points[MAX_POINTS];
+    size_t num_points;
+    const point *point; /* the one being measured */
     bench_workload *workload;
     int64_t block;
     const bench_check *check;
@@ -81,7 +83,7 @@ static void add_row(const bench *b, const subject *s, const bench_verdict *verdi
     if (bench_verdict_to_row(verdict, &row)) {
         bench_time_to_row(time, &row);
         row.flops = 4.0 * (double)w->chunk_tokens * (double)bench_workload_keys(w, b->block) *
-                    (double)(w->q_heads * w->head_dim / w->ranks);
+                    (double)(w->q_heads * w->head_dim) / w->ranks;
         snprintf(note, sizeof note, "%s%shost %.1f us", s->note, s->note[0] != '\0' ? ", " : "", time->host_us);
         row.note = b->options->on_gpu && !b->in_graph ? note : s->note[0] != '\0' ? s->note : NULL;
     }
@@ -276,10 +278,8 @@ static size_t make_points(const bench_options *o, point points[MAX_POINTS])
 
 static ckv_status measure_points(bench *b)
 {
-    point points[MAX_POINTS];
-    size_t count = make_points(b->options, points);
-    for (size_t i = 0; i < count; i++) {
-        b->point = &points[i];
+    for (size_t i = 0; i < b->num_points; i++) {
+        b->point = &b->points[i];
         CKV_TRY(measure_rollout(b, false));
         if (b->options->sweep == BENCH_SWEEP_NONE)
             CKV_TRY(measure_rollout(b, true));
@@ -303,6 +303,7 @@ static ckv_status run(bench *b)
 int bench_attention(const bench_options *options, bench_results *results)
 {
     bench b = {.options = options, .results = results};
+    b.num_points = make_points(options, b.points);
     b.has_baselines = options->on_gpu && ckv_comm_size(options->comm) == 1 && cudnn_version_text()[0] != '\0' &&
                       (options->backend == NULL || strcmp(options->backend, "cudnn") == 0);
     if (cudnn_version_text()[0] != '\0')

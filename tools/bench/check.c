@@ -55,6 +55,7 @@ static void count_extra_keys(const bench_check *c, int64_t *extra)
 /* Some K/V heads, on a thread. */
 typedef struct worker {
     pthread_t thread;
+    bool started;
     const bench_check *check;
     double *out;
     const int64_t *extra;
@@ -94,30 +95,34 @@ static void *run_worker(void *argument)
     return NULL;
 }
 
-/* Every head on its own CPU, as far as there are so many. A thread that cannot be started is done here. */
-static ckv_status run_references(const bench_check *c, double *out, const int64_t *extra)
+/* The job's heads, every one on its own CPU as far as there are so many. A thread that cannot be started is done here.
+ */
+static ckv_status run_references(const worker *job)
 {
+    const bench_check *c = job->check;
     int64_t cpus = sysconf(_SC_NPROCESSORS_ONLN), count = c->workload->kv_heads < cpus ? c->workload->kv_heads : cpus;
     if (c->num_rows == 0)
         return CKV_OK;
     count = count < 1 ? 1 : count;
     worker *workers = calloc((size_t)count, sizeof *workers);
-    bool *started = calloc((size_t)count, sizeof *started);
-    ckv_status status = workers == NULL || started == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
-    for (int64_t i = 0; i < count && status == CKV_OK; i++) {
-        workers[i] = (worker){.check = c, .out = out, .extra = extra, .first = i, .step = count};
-        started[i] = i > 0 && pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0;
+    if (workers == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "out of memory");
+    for (int64_t i = 0; i < count; i++) {
+        workers[i] = *job;
+        workers[i].first = i;
+        workers[i].step = count;
+        workers[i].started = i > 0 && pthread_create(&workers[i].thread, NULL, run_worker, &workers[i]) == 0;
     }
-    for (int64_t i = 0; i < count && status == CKV_OK; i++)
-        if (!started[i])
+    ckv_status status = CKV_OK;
+    for (int64_t i = 0; i < count; i++)
+        if (!workers[i].started)
             run_worker(&workers[i]);
-    for (int64_t i = 0; i < count && started != NULL && workers != NULL; i++) {
-        if (started[i])
+    for (int64_t i = 0; i < count; i++) {
+        if (workers[i].started)
             pthread_join(workers[i].thread, NULL);
         if (workers[i].status != CKV_OK)
             status = ckv_fail(workers[i].status, "%s", workers[i].why.text);
     }
-    free(started);
     free(workers);
     return status;
 }
@@ -161,16 +166,17 @@ ckv_status bench_check_create(const bench_workload *workload, int64_t checked, i
 {
     const bench_options *o = workload->config.options;
     bench_check *c = calloc(1, sizeof *c);
-    if (c != NULL)
-        *c = (bench_check){.workload = workload,
-                           .layer = workload->checked[checked],
-                           .checked = checked,
-                           .block = block,
-                           .exact = alloc_outputs(workload)};
-    ckv_status status = c == NULL || c->exact == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
+    if (c == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "out of memory");
+    *c = (bench_check){.workload = workload,
+                       .layer = workload->checked[checked],
+                       .checked = checked,
+                       .block = block,
+                       .exact = alloc_outputs(workload)};
+    ckv_status status = c->exact == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
     if (status == CKV_OK) {
         choose_rows(c);
-        status = run_references(c, c->exact, NULL);
+        status = run_references(&(worker){.check = c, .out = c->exact});
     }
     status = ckv_comm_agree(o->host, status);
     if (status == CKV_OK) {
@@ -201,7 +207,7 @@ ckv_status bench_check_page_aligned(const bench_check *check, double *error_out)
     ckv_status status = aligned == NULL || extra == NULL ? ckv_fail(CKV_ERROR_MEMORY, "out of memory") : CKV_OK;
     if (status == CKV_OK) {
         count_extra_keys(check, extra);
-        status = run_references(check, aligned, extra);
+        status = run_references(&(worker){.check = check, .out = aligned, .extra = extra});
     }
     if (status == CKV_OK)
         error = largest_difference(check, aligned, check->exact);
