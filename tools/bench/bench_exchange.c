@@ -53,7 +53,7 @@ static ckv_status measure(bench_timer *timer, const exchange_case *c, bench_work
 {
     const bench_options *o = c->options;
     work w = {once, argument, o->on_gpu ? GPU_EXCHANGES : 1};
-    bench_time time;
+    bench_time time = {0};
     CKV_TRY((o->on_gpu && o->launch != BENCH_EAGER ? bench_timer_measure_graph : bench_timer_measure)(timer, run_work,
                                                                                                       &w, &time));
     time.min_us /= w.times;
@@ -127,7 +127,7 @@ static ckv_status measure_raw(exchange_case *c, bench_timer *timer, int way, int
     ckv_status status = raw.transfers != NULL ? c->device->alloc((size_t)(bytes * c->ranks), &received)
                                               : ckv_fail(CKV_ERROR_MEMORY, "exchange: out of memory");
     status = ckv_comm_agree(c->options->host, status);
-    for (int peer = 0; peer < c->ranks && status == CKV_OK; peer++) {
+    for (int peer = 0; peer < c->ranks && status == CKV_OK && raw.transfers != NULL; peer++) {
         int64_t at = (peer + 1) * bytes <= sent_bytes ? peer * bytes : 0; /* ranks that share a head get more */
         raw.transfers[peer] = (ckv_comm_transfer){c->qkv + at, bytes, (char *)received + peer * bytes, bytes};
     }

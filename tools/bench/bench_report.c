@@ -12,7 +12,7 @@ typedef struct request {
     char **files; /* borrowed from argv */
     int count;
     bench_format format;
-    const char *plot;
+    char *plot;
     bench_plot_y plot_y;
 } request;
 

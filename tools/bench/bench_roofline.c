@@ -103,7 +103,7 @@ static int measure_ceilings(const bench_options *o, bench_results *results, benc
 int bench_roofline(const bench_options *options, bench_results *results)
 {
     bench_options o = *options;
-    bench_ceilings ceilings;
+    bench_ceilings ceilings = {0};
     o.sweep = BENCH_SWEEP_NONE;
     o.launch = o.on_gpu ? BENCH_GRAPH : o.launch;
     o.sizes[0] = o.geometry.chunk_frames * o.geometry.frame_tokens;

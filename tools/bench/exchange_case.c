@@ -155,9 +155,10 @@ static ckv_status check_token(const exchange_case *c, const char *what, const ch
                               int64_t count, ckv_stream stream)
 {
     size_t bytes = (size_t)(count * c->vector_bytes);
-    char *vectors = malloc(bytes + (size_t)c->vector_bytes), *wanted = vectors + bytes;
+    char *vectors = malloc(bytes + (size_t)c->vector_bytes);
     if (vectors == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "exchange: out of memory");
+    char *wanted = vectors + bytes;
     ckv_status status = c->device->download(vectors, there, bytes, stream);
     for (int64_t i = 0; i < count && status == CKV_OK; i++) {
         make_vector(c, token, first + i, wanted);
@@ -200,9 +201,10 @@ static ckv_status check_pages(exchange_case *c, ckv_stream stream)
 {
     int64_t tokens = c->ranks * c->rows, seq_len;
     size_t bytes = (size_t)(tokens * c->heads.rank_kv_heads * c->vector_bytes);
-    char *seen = malloc(4 * bytes), *wanted = seen + 2 * bytes;
+    char *seen = malloc(4 * bytes + 1); /* of something, whatever the sizes */
     if (seen == NULL)
         return ckv_fail(CKV_ERROR_MEMORY, "exchange: out of memory");
+    char *wanted = seen + 2 * bytes;
     ckv_status status = ckv_cache_read_row(c->cache, 0, tokens, 0, tokens, seen, seen + bytes, &seq_len, stream);
     if (status == CKV_OK)
         status = c->device->download(wanted, slice(c, CKV_PLACE_K), bytes, stream);

@@ -152,14 +152,15 @@ static axis make_axis(double low, double high, double from, double to, double lo
     if (!along.is_log) {
         double step = round_step(high > 0 ? high / 6 : 1);
         along.high = high > 0 ? ceil(high / step) * step : 1;
-        for (double i = 0; i * step <= along.high * (1 + 1e-9); i++)
+        for (int i = 0; i <= (int)lround(along.high / step); i++)
             add_tick(&along, i * step);
         return along;
     }
     along.low = low / 1.15;
     along.high = high * 1.15;
     bool is_wide = high / low > 1e4;
-    for (double power = pow(10, floor(log10(along.low))); power <= along.high; power *= 10) {
+    for (int exponent = (int)floor(log10(along.low)); pow(10, exponent) <= along.high; exponent++) {
+        double power = pow(10, exponent);
         add_tick(&along, power);
         if (!is_wide) {
             add_tick(&along, 2 * power);
@@ -188,19 +189,18 @@ static void mark_values(axis *x, const panel *one)
 
 static void make_axes(const panel *one, double top, axis *x, axis *y)
 {
-    const point *first = &one->lines[0].points[0];
-    double low_x = first->x, high_x = first->x, low_y = first->low, high_y = first->high;
+    point low = one->lines[0].points[0], high = low;
     for (size_t i = 0; i < one->count; i++) {
         for (size_t k = 0; k < one->lines[i].count; k++) {
             const point *at = &one->lines[i].points[k];
-            low_x = fmin(low_x, at->x);
-            high_x = fmax(high_x, at->x);
-            low_y = fmin(low_y, at->low);
-            high_y = fmax(high_y, at->high);
+            low.x = fmin(low.x, at->x);
+            high.x = fmax(high.x, at->x);
+            low.low = fmin(low.low, at->low);
+            high.high = fmax(high.high, at->high);
         }
     }
-    *x = make_axis(low_x, high_x, LEFT, RIGHT, 6);
-    *y = make_axis(low_y, high_y, top + BOTTOM, top + TOP, DECADES_APART);
+    *x = make_axis(low.x, high.x, LEFT, RIGHT, 6);
+    *y = make_axis(low.low, high.high, top + BOTTOM, top + TOP, DECADES_APART);
     mark_values(x, one);
 }
 
