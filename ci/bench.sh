@@ -3,7 +3,8 @@
 # Measure everything `ckv bench` can on this machine, and write the figures into docs/benchmarks.md and README.md:
 #   ci/bench.sh [PACKAGES] OUT      PACKAGES, CUDNN_ROOT and NCCL_ROOT are what ci/gpu_build.sh says
 # OUT receives build.log, and NAME.json and NAME.txt of each measurement. Without a GPU the host is measured. The exchange
-# between GPUs takes two of them; what torch does there is measured where $PYTHON (python3) has it. Ends inside nine minutes.
+# between GPUs takes two of them; what torch does there is measured where $PYTHON (python3) has it. CKV, when it is set, is a
+# program to measure instead of one built here. Ends inside nine minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,8 +29,9 @@ else
   machine=host preset=release gpus=0
   [ "$packages" != - ] || ci/deps
 fi
-gpu_build "$preset" "$packages" "$out" ckv_program
-ckv=build/$preset/tools/ckv
+ckv=${CKV:-build/$preset/tools/ckv}
+gpu_environment "$packages"
+[ -n "${CKV:-}" ] || gpu_build "$preset" "$out" ckv_program
 
 
 run() { # NAME COMMAND...: what it writes becomes NAME.txt, inside what time is left
@@ -66,9 +68,12 @@ elif [ "$gpus" -ge 2 ]; then
   if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
     run exchange_torch "${PYTHON:-python3}" bench/torch_exchange.py --json "$out/exchange_torch.json"
   fi
+  measure_ranks roofline_ranks "$gpus" roofline --runs 10
 fi
 measure roofline roofline
-for sweep in window page blocks; do measure "attention_$sweep" attention --sweep "$sweep"; done
+graph=()
+[ "$machine" = host ] || graph=(--graph --runs 10)
+for sweep in window page blocks; do measure "attention_$sweep" attention --sweep "$sweep" "${graph[@]}"; done
 measure blocks blocks --device host
 
 ci/bench_docs "$ckv" "$machine" "$out"

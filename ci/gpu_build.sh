@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# To be sourced: build on a machine without a package registry, and leave the environment in which to run what was built.
-#   gpu_build PRESET PACKAGES OUT [TARGET...]
-# PACKAGES is a folder of Debian packages to unpack (CMocka, libyaml, jansson; libraries and headers), or - when they are
-# installed; OUT receives build.log; no TARGET means all. With preset cuda, for this machine's kind of GPU only. CUDNN_ROOT
-# and NCCL_ROOT name other copies than the system's. Exits 3 when it does not build.
+# To be sourced by what builds and runs on a machine without a package registry:
+#   gpu_environment PACKAGES           a folder of Debian packages to unpack (CMocka, libyaml, jansson; libraries and headers),
+#                                      or - when they are installed; leaves the environment in which programs are built and run
+#   gpu_build PRESET OUT [TARGET...]   OUT receives build.log; no TARGET means all. Preset cuda: for this machine's kind of
+#                                      GPU only. Exits 3 when it does not build
+# CUDNN_ROOT and NCCL_ROOT name other copies than the system's.
 
 unpack_packages() { # FOLDER
   local prefix=$PWD/build/packages lib package
@@ -17,15 +18,19 @@ unpack_packages() { # FOLDER
   export LD_LIBRARY_PATH=$lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} LIBRARY_PATH=$lib C_INCLUDE_PATH=$prefix/usr/include
 }
 
-gpu_build() {
-  local preset=$1 packages=$2 out=$3 root capability options=()
-  shift 3
-  [ "$packages" = - ] || unpack_packages "$packages"
+gpu_environment() {
+  local root
+  [ "$1" = - ] || unpack_packages "$1"
   for root in "${CUDNN_ROOT:-}" "${NCCL_ROOT:-}"; do
     [ -z "$root" ] || export LD_LIBRARY_PATH=$root/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   done
   export NCCL_NVLS_ENABLE=0
-  if [ "$preset" = cuda ]; then # one architecture is enough on a machine that has it
+}
+
+gpu_build() {
+  local preset=$1 out=$2 capability options=()
+  shift 2
+  if [ "$preset" = cuda ]; then
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
     options=(-DCMAKE_CUDA_ARCHITECTURES="${capability}a")
   fi

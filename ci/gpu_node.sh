@@ -26,7 +26,8 @@ out=$(cd "$out" && pwd)
 
 # shellcheck source=ci/gpu_build.sh
 source ci/gpu_build.sh
-gpu_build cuda "$packages" "$out"
+gpu_environment "$packages"
+gpu_build cuda "$out"
 
 # cuDNN compiles on one CPU while the GPU idles, so cases share it. What has not ended by the deadline is ended and reported.
 exec timeout --foreground $((deadline - SECONDS)) build/cuda/tools/ckv lists run --dir test_lists --context "$list" \
