@@ -347,8 +347,13 @@ static void the_reference_follows_commits(void **state)
     open_rollout(&r);
     assert_int_equal(bench_workload_stage(r.workload, 7), CKV_OK);
     assert_int_equal(ckv_cache_commit(r.workload->cache, 21, NULL), CKV_OK);
+    assert_int_equal(bench_workload_committed(r.workload), CKV_OK);
+    bench_workload_next_data(r.workload);
     assert_int_equal(bench_check_forward(r.workload, 7, "host", &verdict), CKV_OK);
     assert_false(verdict.ok);
+    assert_int_equal(bench_workload_stage(r.workload, 7), CKV_OK);
+    assert_int_equal(ckv_cache_commit(r.workload->cache, 21, NULL), CKV_OK);
+    assert_int_equal(bench_workload_committed(r.workload), CKV_OK);
     assert_int_equal(bench_workload_follow(r.workload), CKV_OK);
     bench_workload_next_data(r.workload);
     assert_int_equal(bench_check_forward(r.workload, 7, "host", &verdict), CKV_OK);

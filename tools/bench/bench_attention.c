@@ -181,6 +181,13 @@ static ckv_status add_page_aligned(const bench *b)
     return CKV_OK;
 }
 
+/* Once, and where the page matters. */
+static bool shows_page_aligned(const bench *b)
+{
+    const bench_options *o = b->options;
+    return (!b->in_graph || o->launch == BENCH_GRAPH) && (o->sweep == BENCH_SWEEP_NONE || o->sweep == BENCH_SWEEP_PAGE);
+}
+
 static ckv_status measure_block(bench *b, int64_t block, bool in_order)
 {
     bench_check *check = NULL;
@@ -190,7 +197,7 @@ static ckv_status measure_block(bench *b, int64_t block, bool in_order)
     ckv_status status = measure_backends(b, in_order ? ", pages in order" : "");
     if (status == CKV_OK && !in_order && b->has_baselines)
         status = measure_baselines(b);
-    if (status == CKV_OK && !in_order)
+    if (status == CKV_OK && !in_order && shows_page_aligned(b))
         status = add_page_aligned(b);
     bench_check_destroy(&check);
     return status;

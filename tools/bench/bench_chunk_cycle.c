@@ -124,11 +124,11 @@ static ckv_status run_commits(cycle *c)
     for (int64_t i = -BENCH_WARM_UPS; i < c->options->runs; i++) {
         CKV_TRY(clean(c, bench_timer_stream(c->timer)));
         CKV_TRY(bench_timer_run(c->timer, commit, c, &sample));
-        CKV_TRY(bench_workload_follow(c->workload));
+        CKV_TRY(bench_workload_committed(c->workload));
         if (i >= 0)
             c->samples[COMMIT_HOST][i].us = sample.host_us;
     }
-    return CKV_OK;
+    return bench_workload_follow(c->workload);
 }
 
 static ckv_status run_cycle(cycle *c, bench_sample samples[NUM_STAGES])
@@ -139,7 +139,7 @@ static ckv_status run_cycle(cycle *c, bench_sample samples[NUM_STAGES])
     CKV_TRY(bench_timer_run(c->timer, commit, c, &samples[COMMIT]));
     for (stage s = DENOISING; s <= COMMIT; s++)
         samples[WHOLE].us += samples[s].us;
-    return bench_workload_follow(c->workload);
+    return bench_workload_committed(c->workload);
 }
 
 static ckv_status run_cycles(cycle *c)
@@ -152,7 +152,8 @@ static ckv_status run_cycles(cycle *c)
             if (s != COMMIT_HOST)
                 c->samples[s][i] = samples[s];
     }
-    return bench_timer_trace(c->timer, false);
+    CKV_TRY(bench_timer_trace(c->timer, false));
+    return bench_workload_follow(c->workload);
 }
 
 static ckv_status measure(cycle *c)

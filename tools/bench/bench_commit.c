@@ -73,7 +73,7 @@ static ckv_status commit_once(bench *b, bool replay, record *record_out)
                             &record_out->sample));
     if (replay)
         CKV_TRY(ckv_cache_follow_commit(w->cache, w->chunk_tokens));
-    CKV_TRY(bench_workload_follow(w));
+    CKV_TRY(bench_workload_committed(w));
     bench_workload_next_data(w);
     record_out->offset = ckv_cache_get_state(w->cache).staging_offset % w->config.page;
     record_out->slots = copied_slots(w);
@@ -163,7 +163,7 @@ static ckv_status measure(bench *b, mode *m)
         if (m->host_wall)
             m->records[i].sample.us = m->records[i].sample.host_us;
     }
-    return CKV_OK;
+    return bench_workload_follow(b->workload);
 }
 
 static bool is_wanted(const bench_options *o, const mode *m)

@@ -247,6 +247,7 @@ void bench_workload_destroy(bench_workload **workload)
     for (int64_t head = 0; w->references != NULL && head < w->kv_heads; head++)
         ckv_reference_destroy(&w->references[head]);
     free(w->references);
+    free(w->pending);
     ckv_ulysses_destroy(&w->ulysses);
     ckv_cache_destroy(&w->cache);
     free(w);
@@ -297,10 +298,28 @@ ckv_status bench_workload_stage(bench_workload *workload, int64_t block)
     return CKV_OK;
 }
 
+ckv_status bench_workload_committed(bench_workload *workload)
+{
+    uint64_t *pending = realloc(workload->pending, (workload->num_pending + 1) * sizeof *pending);
+    if (pending == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "out of memory");
+    workload->pending = pending;
+    pending[workload->num_pending++] = workload->chunk;
+    return CKV_OK;
+}
+
 ckv_status bench_workload_follow(bench_workload *workload)
 {
-    const ckv_cache_state state = ckv_cache_get_state(workload->cache);
-    return reference_commit(workload, state.committed_tokens - workload->chunk_tokens, workload->chunk_tokens);
+    const uint64_t chunk = workload->chunk;
+    const int64_t tokens = workload->chunk_tokens, committed = ckv_cache_get_state(workload->cache).committed_tokens;
+    ckv_status status = CKV_OK;
+    for (size_t i = 0; i < workload->num_pending && status == CKV_OK; i++) {
+        workload->chunk = workload->pending[i];
+        status = reference_commit(workload, committed - (int64_t)(workload->num_pending - i) * tokens, tokens);
+    }
+    workload->chunk = chunk;
+    workload->num_pending = 0;
+    return status;
 }
 
 void bench_workload_next_data(bench_workload *workload)

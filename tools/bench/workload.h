@@ -39,7 +39,9 @@ typedef struct bench_workload {
 
     char *host_data, *device_data; /* the same random elements; a chunk's q, k, v of a layer begin somewhere in it */
     int64_t data_elements, qkv_elements;
-    uint64_t chunk;   /* of which q, k, v the next forward is; fixed addresses until bench_workload_next_data */
+    uint64_t chunk;    /* of which q, k, v the next forward is; fixed addresses until bench_workload_next_data */
+    uint64_t *pending; /* chunks that the cache has committed and the reference has not */
+    size_t num_pending;
     void *device_out; /* [rows, q_heads, head_dim] */
 } bench_workload;
 
@@ -72,7 +74,9 @@ ckv_status bench_forward_run(void *forward, ckv_stream stream);
 /* Stage the next chunk in every layer without attending. */
 ckv_status bench_workload_stage(bench_workload *workload, int64_t block);
 
-/* The cache has committed the chunk: the reference does. */
+/* The cache has committed the chunk. The reference does later, all at once, since its copies leave nothing in the CPU's
+ * caches: call bench_workload_follow before the next check. */
+ckv_status bench_workload_committed(bench_workload *workload);
 ckv_status bench_workload_follow(bench_workload *workload);
 
 /* Other q, k, v from now on. */
