@@ -19,21 +19,22 @@
 #include <unistd.h>
 
 static const double HOST_OPERATIONS = 2e10; /* of one forward of one layer; a second or so */
-enum { GPU_RUNS = 30, HOST_RUNS = 5, MAX_RUNS = 100000, MAX_SIZE = 1 << 24 };
+enum { HOST_RUNS = 5, MAX_RUNS = 100000, MAX_SIZE = 1 << 24 };
 
 typedef struct benchmark {
     const char *name, *summary;
     int (*run)(const bench_options *options, bench_results *results);
+    int64_t gpu_runs; /* unless the options say how many */
 } benchmark;
 
 static const benchmark benchmarks[] = {
-    {"attention", "a forward over one layer: every backend, and attention over contiguous memory", bench_attention},
-    {"blocks", "the block manager on one core of the host", bench_blocks},
-    {"chunk-cycle", "denoising forwards, clean forward and commit of a chunk, all layers", bench_chunk_cycle},
-    {"commit", "a commit, all layers", bench_commit},
-    {"exchange", "q, k, v and the output between ranks, over sizes", bench_exchange},
-    {"roofline", "the others beside what this machine reaches", bench_roofline},
-    {"write", "K and V of a chunk written into the cache", bench_write},
+    {"attention", "a forward over one layer: every backend, and attention over contiguous memory", bench_attention, 30},
+    {"blocks", "the block manager on one core of the host", bench_blocks, 30},
+    {"chunk-cycle", "denoising forwards, clean forward and commit of a chunk, all layers", bench_chunk_cycle, 10},
+    {"commit", "a commit, all layers", bench_commit, 32},
+    {"exchange", "q, k, v and the output between ranks, over sizes", bench_exchange, 30},
+    {"roofline", "the others beside what this machine reaches", bench_roofline, 30},
+    {"write", "K and V of a chunk written into the cache", bench_write, 30},
 };
 enum { NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 
@@ -53,7 +54,8 @@ static const char doc_format[] =
     "'ckv bench report FILE...' shows what --json has written.\n\n"
     "Without a GPU the host is measured, at a geometry made small enough for it unless --full-size is given.\n\n"
     "For example: ckv bench attention --geometry cosmos3-nano\n"
-    "             mpirun -np 2 ckv bench chunk-cycle --backend hopper --ranks 2 --json cycle.json\n\n"
+    "             mpirun -np 2 ckv bench chunk-cycle --backend hopper --ranks 2 --json cycle_2.json\n"
+    "             ckv bench report --plot ranks.svg cycle_1.json cycle_2.json\n\n"
     "Geometries: %s; or a JSON file: {\"q_heads\": 32, \"kv_heads\": 8, \"head_dim\": 128, \"layers\": 36, "
     "\"frame_tokens\": 394, \"chunk_frames\": 4, \"window_frames\": 96, \"pin_tokens\": 512, "
     "\"denoising_forwards\": 4, \"clean_in_frames\": 1}, of which the last three are 0 when they are left out.\n\n"
@@ -93,7 +95,7 @@ static const struct argp_option option_table[] = {
     {"backend", KEY_BACKEND, "NAME", 0, "one attention backend: host, cudnn, hopper (default: all there are)", 2},
     {"exchange", KEY_EXCHANGE, "NAME", 0, "how ranks exchange heads: auto (default), fused, sendrecv", 2},
     {"ranks", KEY_RANKS, "N", 0, "refuse to run on another number of ranks than the launcher started", 2},
-    {"runs", KEY_RUNS, "N", 0, "timed runs of each (default 30, on the host 5)", 3},
+    {"runs", KEY_RUNS, "N", 0, "timed runs of each (default 30, of chunk-cycle 10, on the host 5)", 3},
     {"graph", KEY_GRAPH, NULL, 0, "only captured and replayed (default: also eager)", 3},
     {"eager", KEY_EAGER, NULL, 0, "only eager", 3},
     {"clock", KEY_CLOCK, "NAME", 0,
@@ -305,7 +307,7 @@ static int choose_device(request *r)
         return refuse(r, "--clock cupti needs a GPU, and the host is measured");
     o->launch = o->on_gpu ? o->launch : BENCH_EAGER;
     if (o->runs == 0)
-        o->runs = o->on_gpu ? GPU_RUNS : HOST_RUNS;
+        o->runs = o->on_gpu ? r->benchmark->gpu_runs : HOST_RUNS;
     return CLI_OK;
 }
 
