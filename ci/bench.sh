@@ -55,8 +55,11 @@ measure_ranks() { # NAME RANKS ARGUMENT...
   run "$1" ci/ranks "$2" "$ckv" bench "${@:3}" --json "$out/$1.json"
 }
 
+# What takes long, or is there for its shape, in fewer runs.
+few=() shape=()
+[ "$machine" = host ] || few=(--runs 10) shape=(--runs 10 --graph)
 measure attention attention
-measure chunk_cycle chunk-cycle
+measure chunk_cycle chunk-cycle "${few[@]}"
 measure commit commit
 measure write write
 if [ "$machine" = host ]; then
@@ -64,16 +67,14 @@ if [ "$machine" = host ]; then
   measure exchange_threads exchange
 elif [ "$gpus" -ge 2 ]; then
   measure_ranks exchange "$gpus" exchange
-  measure_ranks chunk_cycle_ranks "$gpus" chunk-cycle
+  measure_ranks roofline_ranks "$gpus" roofline "${few[@]}"
+  measure_ranks chunk_cycle_ranks "$gpus" chunk-cycle "${few[@]}"
   if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
     run exchange_torch "${PYTHON:-python3}" bench/torch_exchange.py --json "$out/exchange_torch.json"
   fi
-  measure_ranks roofline_ranks "$gpus" roofline --runs 10
 fi
-measure roofline roofline
-graph=()
-[ "$machine" = host ] || graph=(--graph --runs 10)
-for sweep in window page blocks; do measure "attention_$sweep" attention --sweep "$sweep" "${graph[@]}"; done
+measure roofline roofline "${few[@]}"
+for sweep in window page blocks; do measure "attention_$sweep" attention --sweep "$sweep" "${shape[@]}"; done
 measure blocks blocks --device host
 
 ci/bench_docs "$ckv" "$machine" "$out"
