@@ -32,7 +32,9 @@ static void bad_options_are_refused(void **state)
         {"bench write --geometry nano", "--geometry is 'nano'; it must be one of cosmos3-nano"},
         {"bench write --geometry none.json", "none.json"},
         {"bench write --page 24", "--page is 24; it must be a power of two"},
+        {"bench write --dtype int8", "--dtype: "},
         {"bench write --pages int8", "--pages: "},
+        {"bench write --device host --pages fp16", "--pages is fp16 and --dtype bf16"},
         {"bench write --layers 0", "--layers is '0'"},
         {"bench write --runs 0", "--runs is '0'"},
         {"bench write --ranks 3", "--ranks is 3, and 1 runs: mpirun -np 3 ckv bench"},
@@ -253,7 +255,9 @@ typedef struct rollout {
 
 static void open_rollout(rollout *r)
 {
-    *r = (rollout){.options = {.page = 8, .runs = 1, .tolerance = -1, .dtype = CKV_BF16, .launch = BENCH_EAGER}};
+    *r = (rollout){
+        .options = {
+            .page = 8, .runs = 1, .tolerance = -1, .dtype = CKV_BF16, .pages = CKV_BF16, .launch = BENCH_EAGER}};
     bench_options *o = &r->options;
     o->geometry = (model_geometry){.name = "tiny",
                                    .q_heads = 6,

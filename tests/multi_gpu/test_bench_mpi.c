@@ -58,6 +58,7 @@ static bench_options rollout_options(ckv_comm *comm)
                                         .clean_in_frames = 1},
                            .page = 4,
                            .dtype = CKV_BF16,
+                           .pages = CKV_BF16,
                            .runs = 2,
                            .tolerance = -1,
                            .exchange = "auto",

@@ -46,6 +46,7 @@ typedef struct request {
     int64_t layers;     /* 0: the geometry's */
     bool full_size;
     bool has_geometry_file;
+    bool has_pages; /* --pages is given */
 } request;
 
 static const char doc_format[] =
@@ -66,6 +67,7 @@ enum {
     KEY_BACKEND,
     KEY_EXCHANGE,
     KEY_PAGE,
+    KEY_DTYPE,
     KEY_PAGES,
     KEY_RANKS,
     KEY_DEVICE,
@@ -87,7 +89,8 @@ static const struct argp_option option_table[] = {
     {"full-size", KEY_FULL, NULL, 0, "on the host too, the geometry as it is", 1},
     {"layers", KEY_LAYERS, "N", 0, "layers (default: the geometry's)", 1},
     {"page", KEY_PAGE, "TOKENS", 0, "tokens of a page, a power of two (default 32)", 1},
-    {"pages", KEY_PAGES, "DTYPE", 0, "what pages, q, k, v and the output hold: bf16 (default), fp16, fp32", 1},
+    {"dtype", KEY_DTYPE, "DTYPE", 0, "of q, k, v and the output: bf16 (default), fp16, fp32", 1},
+    {"pages", KEY_PAGES, "DTYPE", 0, "of what pages keep (default: as --dtype)", 1},
     {"sizes", KEY_SIZES, "N,N,...", 0, "numbers of tokens, for exchange and blocks", 1},
     {"sweep", KEY_SWEEP, "WHAT", 0,
      "attention over several window lengths, page sizes or numbers of blocks: window, page, blocks", 1},
@@ -97,7 +100,7 @@ static const struct argp_option option_table[] = {
     {"ranks", KEY_RANKS, "N", 0, "refuse to run on another number of ranks than the launcher started", 2},
     {"runs", KEY_RUNS, "N", 0, "timed runs of each (default 30, of chunk-cycle 10, on the host 5)", 3},
     {"graph", KEY_GRAPH, NULL, 0, "only captured and replayed (default: also eager)", 3},
-    {"eager", KEY_EAGER, NULL, 0, "only eager", 3},
+    {"eager", KEY_EAGER, NULL, 0, "only eager; chunk-cycle replays graphs otherwise", 3},
     {"clock", KEY_CLOCK, "NAME", 0,
      "auto (default): cupti where it can be loaded; cupti: first to last kernel; events: between two CUDA events", 3},
     {"tolerance", KEY_TOLERANCE, "T", 0,
@@ -233,8 +236,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_PAGE:
         return set_page(o, text);
+    case KEY_DTYPE:
+        return ckv_dtype_from_name(text, &o->dtype) == CKV_OK ? 0 : cli_usage_error("--dtype: %s", ckv_last_error());
     case KEY_PAGES:
-        return ckv_dtype_from_name(text, &o->dtype) == CKV_OK ? 0 : cli_usage_error("--pages: %s", ckv_last_error());
+        r->has_pages = true;
+        return ckv_dtype_from_name(text, &o->pages) == CKV_OK ? 0 : cli_usage_error("--pages: %s", ckv_last_error());
     case KEY_RANKS:
         return cli_parse_integer("--ranks", text, 1, INT32_MAX, &r->ranks);
     case KEY_DEVICE:
@@ -311,6 +317,16 @@ static int choose_device(request *r)
     return CLI_OK;
 }
 
+static int choose_pages(request *r)
+{
+    bench_options *o = &r->options;
+    if (r->has_pages && o->pages != o->dtype)
+        return refuse(r, "--pages is %s and --dtype %s; pages keep K and V as they come", ckv_dtype_name(o->pages),
+                      ckv_dtype_name(o->dtype));
+    o->pages = o->dtype;
+    return CLI_OK;
+}
+
 static int check_backend(const request *r)
 {
     const char *name = r->options.backend;
@@ -362,6 +378,8 @@ static int prepare(request *r)
     int code = choose_device(r);
     if (code == CLI_OK)
         code = check_backend(r);
+    if (code == CLI_OK)
+        code = choose_pages(r);
     if (code != CLI_OK)
         return code;
     shape_geometry(r);

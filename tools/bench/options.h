@@ -29,7 +29,8 @@ typedef struct bench_options {
     const char *backend;            /* NULL: every one that there is */
     const char *exchange;           /* how ranks exchange heads: "auto", "fused", "sendrecv" */
     double tolerance;               /* negative: by dtype */
-    ckv_dtype dtype;                /* of the pages, and so of q, k, v and the output */
+    ckv_dtype dtype;                /* of q, k, v and the output */
+    ckv_dtype pages;                /* of what the cache keeps of K and V */
 
     const ckv_device *device;
     bool on_gpu;

@@ -118,7 +118,7 @@ static ckv_status create_cache(bench_workload *w, ckv_rollout_config *rollout)
     pool.layers = w->config.layers;
     pool.kv_heads = w->rank_kv_heads;
     pool.head_dim = w->head_dim;
-    pool.dtype = o->dtype;
+    pool.dtype = o->pages;
     pool.tokens_per_page = w->config.page;
     pool.pool_tokens = size.pool_tokens;
     CKV_TRY(ckv_cache_create(&pool, &w->cache));
