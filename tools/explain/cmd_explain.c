@@ -145,7 +145,7 @@ static double tolerance(const history *h, const diagnosis *found)
 
 static bool fits(const history *h, const diagnosis *found, const mistake *candidate)
 {
-    return candidate->residual <= tolerance(h, found) && candidate->residual <= found->error / 10;
+    return mistake_fits(found, candidate, tolerance(h, found));
 }
 
 static void print_verdict(const history *h, const diagnosis *found)

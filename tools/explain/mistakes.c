@@ -13,7 +13,7 @@ enum { MAX_MISTAKES = 32 };
 typedef struct search {
     const history *h;
     int64_t row;
-    const float *observed;
+    const float *observed; /* NULL: nothing is measured against it */
     const double *exact;
     double *out; /* scratch, as long as a row */
     int64_t values;
@@ -297,8 +297,8 @@ static ckv_status attend_elsewhere(const search *s, const mistake *candidate, pr
     return CKV_OK;
 }
 
-/* The residual of a mistake; infinite when it changes nothing here. */
-static ckv_status measure(const search *s, mistake *candidate, problem *why)
+/* The row's output with the mistake, in s->out; *change_out is how far that is from the exact one. */
+static ckv_status make(const search *s, const mistake *candidate, double *change_out, problem *why)
 {
     ckv_status status;
     if (candidate->interleaved_groups)
@@ -307,15 +307,46 @@ static ckv_status measure(const search *s, mistake *candidate, problem *why)
         status = attend_elsewhere(s, candidate, why);
     else
         status = dense_attend(s->h, &candidate->keys, s->row, NULL, s->out, why);
-    double change = 0;
+    *change_out = 0;
+    for (int64_t i = 0; i < s->values && status == CKV_OK; i++)
+        *change_out = fmax(*change_out, difference(s->exact[i], s->out[i]));
+    return status;
+}
+
+static bool changes_nothing(const search *s, double change)
+{
+    return change <= 1e-12 * s->found->largest; /* another order of the same sum */
+}
+
+/* The residual of a mistake; infinite when it changes nothing here. */
+static ckv_status measure(const search *s, mistake *candidate, problem *why)
+{
+    double change;
+    ckv_status status = make(s, candidate, &change, why);
     candidate->residual = 0;
-    for (int64_t i = 0; i < s->values && status == CKV_OK; i++) {
+    for (int64_t i = 0; i < s->values && status == CKV_OK; i++)
         candidate->residual = fmax(candidate->residual, difference(s->observed[i], s->out[i]));
-        change = fmax(change, difference(s->exact[i], s->out[i]));
-    }
-    if (change <= 1e-12 * s->found->largest) /* another order of the same sum */
+    if (changes_nothing(s, change))
         candidate->residual = INFINITY;
     return status;
+}
+
+static const char one_key_missing[] = "one key is left out", one_key_more[] = "one key too many";
+
+/* The window without `key`, or with it. */
+static void add_key(const search *s, history_key *key, bool is_missing)
+{
+    history_keys keys = {0};
+    for (int64_t i = 0; i < s->found->window.count; i++)
+        if (s->found->window.keys[i] != key)
+            history_add(s->h->memory, &keys, s->found->window.keys[i]);
+    if (!is_missing)
+        history_add(s->h->memory, &keys, key);
+    add(s, (mistake){.name = "key",
+                     .what = is_missing ? one_key_missing : one_key_more,
+                     .keys = keys,
+                     .has_distance = key->id >= 0,
+                     .distance = key->id - s->block_start});
 }
 
 static ckv_status add_single_key(const search *s, problem *why)
@@ -335,16 +366,9 @@ static ckv_status add_single_key(const search *s, problem *why)
     bool is_missing = false;
     ckv_status status =
         dense_explain(h, &s->found->window, &others, s->row, s->found->head, observed, &key, &is_missing, why);
-    if (status != CKV_OK || key == NULL)
-        return status;
-    history_keys keys = {0};
-    for (int64_t i = 0; i < s->found->window.count; i++)
-        if (s->found->window.keys[i] != key)
-            history_add(h->memory, &keys, s->found->window.keys[i]);
-    if (!is_missing)
-        history_add(h->memory, &keys, key);
-    add(s, (mistake){.name = "key", .what = is_missing ? "one key is left out" : "one key too many", .keys = keys});
-    return CKV_OK;
+    if (status == CKV_OK && key != NULL)
+        add_key(s, key, is_missing);
+    return status;
 }
 
 /* Stable, so that what is the same to the last bit keeps the order of the table. */
@@ -380,7 +404,7 @@ static void compare(const search *s)
     }
 }
 
-static ckv_status search_token(search *s, problem *why)
+static void add_known(const search *s)
 {
     add_own_padding(s);
     add_earlier_padding(s);
@@ -390,7 +414,17 @@ static ckv_status search_token(search *s, problem *why)
         add_shard_length(s);
         add_context(s);
     }
-    return add_single_key(s, why);
+}
+
+static void begin(search *s, diagnosis *found)
+{
+    const history *h = s->h;
+    int64_t values = h->trace->config.q_heads * h->trace->config.head_dim;
+    found->mistakes = arena_alloc(h->memory, MAX_MISTAKES * sizeof *found->mistakes);
+    s->found = found;
+    s->values = values;
+    s->out = arena_alloc(h->memory, (size_t)values * sizeof *s->out);
+    s->block_start = h->committed + s->row / h->block_size * h->block_size;
 }
 
 ckv_status diagnose(const history *h, int64_t row, const history_keys *window, const float *observed,
@@ -398,24 +432,67 @@ ckv_status diagnose(const history *h, int64_t row, const history_keys *window, c
 {
     int64_t values = h->trace->config.q_heads * h->trace->config.head_dim;
     double *exact = arena_alloc(h->memory, (size_t)values * sizeof *exact);
-    *diagnosis_out = (diagnosis){.window = *window,
-                                 .mistakes = arena_alloc(h->memory, MAX_MISTAKES * sizeof *diagnosis_out->mistakes)};
-    search s = {.h = h, .row = row, .observed = observed, .exact = exact, .values = values, .found = diagnosis_out};
-    s.out = arena_alloc(h->memory, (size_t)values * sizeof *s.out);
-    s.block_start = h->committed + row / h->block_size * h->block_size;
+    *diagnosis_out = (diagnosis){.window = *window};
+    search s = {.h = h, .row = row, .observed = observed, .exact = exact};
+    begin(&s, diagnosis_out);
     bool is_padding = row >= h->op->seq_len; /* comes back zero, as arena_alloc leaves it */
     ckv_status status = is_padding ? CKV_OK : dense_attend(h, window, row, NULL, exact, why);
     if (status != CKV_OK)
         return status;
     compare(&s);
-    if (is_padding)
+    if (is_padding) {
         add(&s, (mistake){.name = "padding",
                           .what = "a padding row is computed like a token's and left in the output",
                           .keys = *window});
-    else
-        status = search_token(&s, why);
+    } else {
+        add_known(&s);
+        status = add_single_key(&s, why);
+    }
     for (int64_t i = 0; i < diagnosis_out->num_mistakes && status == CKV_OK; i++)
         status = measure(&s, &diagnosis_out->mistakes[i], why);
     sort_mistakes(diagnosis_out);
+    return status;
+}
+
+bool mistake_fits(const diagnosis *found, const mistake *candidate, double tolerance)
+{
+    return candidate->residual <= tolerance && candidate->residual <= found->error / 10;
+}
+
+/* The one key that lies where that of `like` did. */
+static void add_key_like(const search *s, const mistake *like)
+{
+    int64_t id = s->block_start + like->distance;
+    if (!like->has_distance || id < 0 || id >= s->h->committed + s->h->op->seq_len)
+        return;
+    history_key *key = s->h->tokens.keys[id];
+    bool is_missing = strcmp(like->what, one_key_missing) == 0, is_read = false;
+    for (int64_t i = 0; i < s->found->window.count; i++)
+        is_read |= s->found->window.keys[i] == key;
+    if (key != NULL && is_read == is_missing)
+        add_key(s, key, is_missing);
+}
+
+ckv_status imitate(const history *h, int64_t row, const mistake *like, double *out, bool *applies_out, problem *why)
+{
+    diagnosis found = {.window = history_window(h, row)};
+    search s = {.h = h, .row = row, .exact = out};
+    begin(&s, &found);
+    *applies_out = false;
+    ckv_status status = dense_attend(h, &found.window, row, NULL, out, why);
+    for (int64_t i = 0; i < s.values && status == CKV_OK; i++)
+        if (isfinite(out[i]))
+            found.largest = fmax(found.largest, fabs(out[i]));
+    add_known(&s);
+    add_key_like(&s, like);
+    for (int64_t i = 0; i < found.num_mistakes && status == CKV_OK && !*applies_out; i++) {
+        double change;
+        if (strcmp(found.mistakes[i].what, like->what) != 0)
+            continue;
+        status = make(&s, &found.mistakes[i], &change, why);
+        *applies_out = status == CKV_OK && !changes_nothing(&s, change);
+    }
+    if (*applies_out)
+        memcpy(out, s.out, (size_t)s.values * sizeof *out);
     return status;
 }

@@ -13,7 +13,9 @@ typedef struct mistake {
     const int64_t *row_of;   /* NULL, or by head the row whose output came back; -1: zeros */
     const int64_t *head_of;  /* NULL, or by head the head whose output came back */
     bool interleaved_groups; /* query head h reads K/V head h % kv_heads */
-    double residual;         /* largest |observed - output with the mistake| of the row */
+    bool has_distance;
+    int64_t distance; /* of the one key, from the first token of its causal block; for a token's key */
+    double residual;  /* largest |observed - output with the mistake| of the row */
 } mistake;
 
 typedef struct diagnosis {
@@ -30,5 +32,12 @@ typedef struct diagnosis {
  * ERROR_MEMORY, ERROR_STATE, ERROR_INTERNAL. */
 ckv_status diagnose(const history *h, int64_t row, const history_keys *window, const float *observed,
                     diagnosis *diagnosis_out, problem *why);
+
+/* It leaves a difference within the tolerance and at most a tenth of what there was. */
+bool mistake_fits(const diagnosis *found, const mistake *candidate, double tolerance);
+
+/* What `row` of this forward computes with the same mistake, made in another forward. `out` is [q_heads, head_dim];
+ * the exact output, and *applies_out false, where that mistake changes nothing. Errors as above. */
+ckv_status imitate(const history *h, int64_t row, const mistake *like, double *out, bool *applies_out, problem *why);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckv repro: build a known hard case, run it on several ranks and on one, compare. */
 #include "tools/common/cli.h"
+#include "tools/repro/cmd_shrink.h"
 #include "tools/repro/padded_case.h"
 #include "tools/repro/rank_run.h"
 #include "tools/repro/search.h"
@@ -24,7 +25,8 @@ static const char doc[] =
     "process, and compare both with the exact window and with each other.\v"
     "A chunk takes two forwards in every layer, the second of which is committed. Later chunks need no padding unless "
     "--chunk-tokens says so. --write keeps the case as a trace with the output of one rank as NAME.expected: run it in "
-    "another implementation, or replay it under a launcher. 'ckv repro search --help' draws such cases at random.\n\n"
+    "another implementation, or replay it under a launcher. 'ckv repro search --help' draws such cases at random,\n"
+    "'ckv repro shrink --help' makes a failing trace small.\n\n"
     "Exit status: 0 all right, 1 something is wrong, 2 usage or a case that cannot run, 3 the machine failed.";
 
 enum {
@@ -229,6 +231,11 @@ int cmd_repro(int argc, char **argv)
         char name[] = "ckv repro search";
         argv[1] = name;
         return repro_search(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "shrink") == 0) {
+        char name[] = "ckv repro shrink";
+        argv[1] = name;
+        return repro_shrink(argc - 1, argv + 1);
     }
     static const struct argp argp = {option_table, parse_option, case_name, doc, NULL, NULL, NULL};
     options o = {.c = {.ranks = 2, .tokens = 11, .chunks = 4, .window_tokens = -1, .seed = 1}, .tolerance = -1};

@@ -56,9 +56,9 @@ static ckv_status play_ops(player *p, session *s)
     return CKV_OK;
 }
 
-static void *play(void *argument)
+/* A session for the trace, every op, and `p->status`. */
+static void play(player *p)
 {
-    player *p = argument;
     session_config config = session_config_default();
     config.model = p->trace->config;
     config.tolerance = p->tolerance;
@@ -71,6 +71,12 @@ static void *play(void *argument)
     if (p->status == CKV_OK)
         p->status = play_ops(p, s);
     session_destroy(&s);
+}
+
+static void *play_thread(void *argument)
+{
+    player *p = argument;
+    play(p);
     ckv_comm_destroy(&p->comm);
     return NULL;
 }
@@ -81,7 +87,7 @@ static void play_all(player *players, int ranks, ckv_comm **comms)
     int started = 0;
     for (int rank = 0; rank < ranks; rank++)
         players[rank].comm = comms[rank];
-    while (started < ranks && pthread_create(&players[started].thread, NULL, play, &players[started]) == 0)
+    while (started < ranks && pthread_create(&players[started].thread, NULL, play_thread, &players[started]) == 0)
         started++;
     for (int rank = started; rank < ranks; rank++) {
         ckv_comm_destroy(&players[rank].comm);
@@ -92,14 +98,32 @@ static void play_all(player *players, int ranks, ckv_comm **comms)
         pthread_join(players[rank].thread, NULL);
 }
 
-ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run *run_out, problem *why)
+static bool prepare(const trace *t, rank_run *run_out)
 {
     *run_out = (rank_run){.results = calloc(t->num_ops + 1, sizeof *run_out->results),
                           .outputs = calloc(t->num_ops + 1, sizeof *run_out->outputs)};
+    return run_out->results != NULL && run_out->outputs != NULL;
+}
+
+ckv_status rank_run_on(ckv_comm *comm, const trace *t, double tolerance, rank_run *run_out, problem *why)
+{
+    player self = {.trace = t, .comm = comm, .tolerance = tolerance, .run = run_out};
+    ckv_status status = prepare(t, run_out) ? CKV_OK : out_of_memory(&self.why);
+    self.status = session_agree(comm, status, &self.why);
+    if (self.status == CKV_OK)
+        play(&self);
+    if (self.status != CKV_OK)
+        *why = self.why;
+    return self.status;
+}
+
+ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run *run_out, problem *why)
+{
+    bool prepared = prepare(t, run_out);
     player *players = calloc((size_t)ranks, sizeof *players);
     ckv_comm **comms = calloc((size_t)ranks, sizeof(ckv_comm *));
     ckv_status status = CKV_OK;
-    if (run_out->results == NULL || run_out->outputs == NULL || players == NULL || comms == NULL)
+    if (!prepared || players == NULL || comms == NULL)
         status = out_of_memory(why);
     if (status == CKV_OK) {
         status = ranks == 1 ? ckv_comm_create_self(comms) : ckv_comm_create_threads(ranks, 0, comms);
