@@ -38,7 +38,7 @@ static inline CKV_HOST_DEVICE int32_t ckv_layout_page(const ckv_layout_step *ste
     int64_t first = step->plan.first_rotated_page;
     if (index < first)
         return step->table[index];
-    int64_t moved = index + step->plan.dropped_pages;
+    int64_t moved = index + CKV_MUTATE(rotation_by_one_page, step->plan.dropped_pages > 0, step->plan.dropped_pages);
     return step->table[moved < step->resident_pages ? moved : moved - (step->resident_pages - first)];
 }
 
@@ -78,7 +78,7 @@ static inline CKV_HOST_DEVICE void ckv_layout_write_row(const ckv_causal_layout_
     int32_t *v_offsets = k_offsets + size->row_pages;
     for (int64_t i = worker; i < size->row_pages; i += workers) {
         int64_t private_index = i - plan->whole_pages;
-        int32_t page = params->guard_page;
+        int32_t page = CKV_MUTATE(unused_entries_name_page_0, 0, params->guard_page);
         if (private_index < 0)
             page = ckv_layout_page(step, ckv_row_plan_page(plan, i));
         else if (private_index * params->tokens_per_page < plan->partial_tokens + size->block_size)

@@ -108,6 +108,7 @@ static const void *key_vector(const host_call *call, const int32_t *row, int64_t
     const ckv_pool_view *slots = &call->slots;
     int64_t page = row[token / call->pool->tokens_per_page];
     int64_t slot = token % call->pool->tokens_per_page;
+    slot = CKV_MUTATE(pages_of_eight_at_most, slot % 8, slot);
     return (const char *)slots->base + call->args->layer * slots->layer_stride + page * slots->page_stride +
            kv * slots->kv_stride + (call->args->first_kv_head + kv_head) * slots->head_stride +
            slot * slots->slot_stride;

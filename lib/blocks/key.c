@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/blocks/key.h"
 
+#include "lib/support/mutant.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +47,7 @@ static key_space describe(const ckv_blocks_request *request)
     key_space space = {.uses_extra = request->extra_ids != NULL,
                        .has_lora = request->has_lora != 0,
                        .lora = request->has_lora ? request->lora : 0,
-                       .salt_kind = request->salt_kind,
+                       .salt_kind = CKV_MUTATE(salt_unread, CKV_BLOCKS_NO_SALT, request->salt_kind),
                        .salt = request->salt_kind == CKV_BLOCKS_SALT_INTEGER ? request->salt : 0,
                        .refs = 1,
                        .next = -1};

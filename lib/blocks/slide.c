@@ -2,6 +2,8 @@
 /* Blocks that leave a request: out of a sliding window, after scratch, at its end. */
 #include "lib/blocks/blocks.h"
 
+#include "lib/support/mutant.h"
+
 /* A position becomes a hole, its blocks are released, first beam first. */
 static void open_hole(ckv_blocks *m, window_state *w, live_request *r, int64_t position)
 {
@@ -19,7 +21,7 @@ static void open_hole(ckv_blocks *m, window_state *w, live_request *r, int64_t p
 void ckv_window_slide(ckv_blocks *m, window_state *w, live_request *r)
 {
     struct table *table = &r->tables[w->index];
-    int64_t keep = w->recent + m->tokens_per_block + m->config.max_rewind;
+    int64_t keep = w->recent + CKV_MUTATE(slid_one_block_early, 0, m->tokens_per_block) + m->config.max_rewind;
     while (r->num_tokens - (w->info.sink_blocks + table->removed) * m->tokens_per_block >= keep)
         open_hole(m, w, r, w->info.sink_blocks + table->removed++);
 }

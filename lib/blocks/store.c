@@ -4,6 +4,7 @@
 
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 static int64_t usable_tokens(const live_request *r)
 {
     int64_t written = r->kv >= r->prompt ? r->num_tokens : r->kv;
-    return written > 0 ? written - 1 : 0;
+    return written > 0 ? written - CKV_MUTATE(unwritten_token_stored, 0, 1) : 0;
 }
 
 /* Keys to walk: whole blocks, and the rest as one more. */

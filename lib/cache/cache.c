@@ -4,6 +4,7 @@
 
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -131,7 +132,7 @@ ckv_status ckv_cache_open(ckv_cache *cache, const ckv_rollout_config *config, ck
     cache->tensors = tensors;
     cache->pin_tokens = config->pin_tokens;
     cache->resident_pages = resident_pages;
-    cache->progress = (ckv_progress){0};
+    cache->progress = CKV_MUTATE(history_outlives_the_rollout, cache->progress, (ckv_progress){0});
     cache->diverged = 0;
     ckv_status status = fill_pages(cache, stream);
     if (status != CKV_OK) {

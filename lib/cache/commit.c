@@ -22,7 +22,7 @@ static ckv_status advance_mirror(ckv_cache *cache, const ckv_commit_plan *plan)
                                        .rows = 1,
                                        .columns = cache->resident_pages - plan->first_rotated_page,
                                        .element_bytes = sizeof(int32_t),
-                                       .shift = -plan->dropped_pages};
+                                       .shift = CKV_MUTATE(edits_where_a_page_was, 0, -plan->dropped_pages)};
     CKV_TRY(ckv_rotate_rows_host(&rotation, NULL));
     cache->progress = plan->after;
     return CKV_OK;
@@ -61,6 +61,7 @@ ckv_status ckv_cache_commit(ckv_cache *cache, int64_t tokens, ckv_stream stream)
     if (capturing)
         return capture_commit(cache, tokens, stream);
     ckv_commit_plan plan;
+    cache->diverged |= CKV_MUTANT(refused_commit_leaves_traces);
     tokens += CKV_MUTATE(commit_with_padding, tokens & 1, 0);
     CKV_TRY(plan_commit(cache, tokens, &plan));
     cache->diverged = 1;

@@ -5,6 +5,7 @@
 #include "lib/layout/row_plan.h"
 #include "lib/support/checked.h"
 #include "lib/support/error.h"
+#include "lib/support/mutant.h"
 
 #include <inttypes.h>
 
@@ -48,7 +49,8 @@ static void set_source(ckv_scatter_kv_slots_params *scatter, const ckv_kv *sourc
     scatter->v = source->v;
     scatter->k_token_stride = source->k_token_stride * element_bytes;
     scatter->k_head_stride = source->k_head_stride * element_bytes;
-    scatter->v_token_stride = source->v_token_stride * element_bytes;
+    scatter->v_token_stride =
+        CKV_MUTATE(strides_of_k_for_v, source->k_token_stride, source->v_token_stride) * element_bytes;
     scatter->v_head_stride = source->v_head_stride * element_bytes;
 }
 
@@ -91,7 +93,7 @@ ckv_status ckv_cache_copy_staged(const ckv_cache *cache, const ckv_staged_heads 
     /* The first block has no earlier block to copy from. */
     int64_t entries_of_block = 2 * (scatter.tokens_per_page - 1);
     int64_t later_blocks = heads->tokens / heads->causal_block_size - 1;
-    if (later_blocks == 0 || entries_of_block == 0)
+    if (later_blocks == 0 || entries_of_block == 0 || CKV_MUTANT(earlier_blocks_not_copied))
         return CKV_OK;
     const ckv_causal_layout_size *size =
         &cache->tensors->layout.sizes[ckv_geometry_find_size(&cache->tensors->geometry, heads->causal_block_size)];
@@ -206,7 +208,7 @@ static ckv_status scatter_edit(ckv_cache *cache, ckv_scatter_kv_slots_params *sc
     e.entries = 0;
     for (int64_t i = 0; i < tokens; i++)
         CKV_TRY(add_edit(&e, i, ckv_cache_home_slot(cache, start + i)));
-    for (int32_t s = 0; s < cache->tensors->geometry.num_sizes; s++)
+    for (int32_t s = 0; s < CKV_MUTATE(edits_reach_no_copy, 0, cache->tensors->geometry.num_sizes); s++)
         for (int64_t block = 0; block < cache->tensors->layout.sizes[s].num_blocks; block++)
             CKV_TRY(add_private_edits(&e, s, block, start, tokens));
     return flush_edit(&e);

@@ -35,12 +35,14 @@ static inline CKV_HOST_DEVICE ckv_commit_plan ckv_commit_plan_apply(int64_t toke
         0};
     if (CKV_MUTANT(window_shifted_by_padding) && before.committed_tokens == 0)
         plan.after.history_tokens += tokens & 1;
-    plan.first_rotated_page = ckv_page_of(plan.after.fixed_tokens, tokens_per_page);
-    int64_t stale = plan.after.history_tokens - window_tokens;
+    plan.first_rotated_page =
+        CKV_MUTATE(pinned_tokens_evicted, 0, ckv_page_of(plan.after.fixed_tokens, tokens_per_page));
+    int64_t stale = plan.after.history_tokens - window_tokens + CKV_MUTANT(evicted_one_token_early);
     if (stale >= tokens_per_page) {
         plan.dropped_pages = ckv_page_of(stale, tokens_per_page);
         plan.after.history_tokens -= plan.dropped_pages * tokens_per_page;
-        plan.refill_tokens = ckv_in_page(plan.after.fixed_tokens, tokens_per_page);
+        plan.refill_tokens =
+            CKV_MUTATE(pinned_tail_left_behind, 0, ckv_in_page(plan.after.fixed_tokens, tokens_per_page));
     }
     return plan;
 }

@@ -57,6 +57,7 @@ static inline CKV_HOST_DEVICE ckv_row_plan ckv_row_plan_make(int64_t tokens_per_
                                                              int64_t block_start, int64_t block_size)
 {
     ckv_row_plan plan = {{{0, 0}, {0, 0}}, {{0, 0}, {0, 0}, {0, 0}}, 0, 0, 0};
+    window += CKV_MUTANT(window_one_token_long) - CKV_MUTANT(window_one_token_short);
     int64_t window_start = block_start - window > fixed ? block_start - window : fixed;
     if (CKV_MUTANT(window_starts_on_a_page)) {
         int64_t page_start = window_start - ckv_in_page(window_start, tokens_per_page);
@@ -70,6 +71,7 @@ static inline CKV_HOST_DEVICE ckv_row_plan ckv_row_plan_make(int64_t tokens_per_
     plan.whole_pages = plan.runs[0].count + plan.runs[1].count;
     plan.partial_tokens = plan.pieces[0].count + plan.pieces[1].count + plan.pieces[2].count;
     plan.seq_len_kv = plan.whole_pages * tokens_per_page + plan.partial_tokens + block_size;
+    plan.seq_len_kv -= CKV_MUTANT(last_own_token_unseen);
     return plan;
 }
 

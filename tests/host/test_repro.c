@@ -154,7 +154,7 @@ static void a_refused_op_is_everyones_refusal(void **state)
             t->ops[i].tokens = 100;
     rank_run run;
     problem why;
-    assert_int_equal(rank_run_trace(t, 3, -1, &run, &why), CKV_ERROR_INVALID);
+    assert_int_equal(rank_run_trace(t, &(rank_run_options){3, -1, NULL}, &run, &why), CKV_ERROR_INVALID);
     assert_non_null(strstr(why.text, "op 5 (commit): "));
     assert_int_equal(run.forwards, 4);
     rank_run_free(&run);

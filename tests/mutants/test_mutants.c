@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every mistake of mutants.h is noticed by the case that the table names: the case passes without the mistake, and with
- * it fails, crashes or does not end in time. The table is printed as it goes into docs/mutants.md. */
+ * it fails, crashes or does not end in time. Where a trace shows the mistake, `ckv repro shrink` makes that small. The
+ * table is printed as it goes into docs/mutants.md. */
 #include "tests/support/case.h"
 
 #include "tests/mutants/mutants.h"
+#include "tests/mutants/traces.h"
+#include "tests/support/workplace.h"
 #include "tools/harness/launch.h"
 #include "tools/harness/process.h"
 
@@ -13,16 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEADLINE_S = 60 };
+enum { DEADLINE_S = 60, FEW_TOKENS = 16, SMALL_PAGE = 4, LARGE_PAGE = 16 };
 
 /* What a case believes its deadline to be: a quarter of it is how long its ranks wait for one that has failed. */
 static const char case_timeout_s[] = "16";
 
 typedef struct mutant {
-    const char *class, *name, *what, *program, *killer;
+    const char *class, *name, *what, *program, *killer, *trace;
 } mutant;
 
-#define TABLE_ROW(class, name, what, program, killer) {#class, #name, what, program, killer},
+#define TABLE_ROW(class, name, what, program, killer, trace) {#class, #name, what, program, killer, trace},
 static const mutant mutants[] = {MUTANTS(TABLE_ROW)};
 enum { NUM_MUTANTS = sizeof mutants / sizeof *mutants };
 
@@ -69,23 +72,124 @@ static void cases_pass_without_a_mutant(void **state)
     }
 }
 
+/* --- Traces --- */
+
+static bool shows_in_a_trace(const mutant *m)
+{
+    return m->trace[0] != '-';
+}
+
+static void put_trace(const workplace *place, const char *name, int64_t tokens_per_page)
+{
+    char path[128];
+    problem why;
+    trace *t = mutant_trace_make(tokens_per_page);
+    assert_non_null(t);
+    snprintf(path, sizeof path, "%s/%s", place->folder, name);
+    if (!trace_write(t, path, &why))
+        fail_msg("%s", why.text);
+    trace_free(&t);
+}
+
+static void open_with_traces(workplace *place)
+{
+    workplace_open(place, "'" CKV_PROGRAM "'");
+    put_trace(place, "small_pages", SMALL_PAGE);
+    put_trace(place, "large_pages", LARGE_PAGE);
+}
+
+static void shrink(workplace *place, const char *chosen, const char *options)
+{
+    char command[256];
+    assert_int_equal(setenv("CKV_MUTANT", chosen, 1), 0);
+    snprintf(command, sizeof command, "repro shrink --seconds 30 %s", options);
+    workplace_run(place, command);
+    unsetenv("CKV_MUTANT");
+}
+
+/* Tokens of the smallest trace that the mutant fails; 0: it fails none. */
+static int tokens_with(workplace *place, const mutant *m)
+{
+    int tokens = 0;
+    shrink(place, m->name, m->trace);
+    const char *result = strstr(place->out, "shrunk to ");
+    if (place->code == 1 && result != NULL)
+        sscanf(result, "shrunk to %d token", &tokens);
+    return tokens;
+}
+
+static void traces_pass_without_a_mutant(void **state)
+{
+    (void)state;
+    workplace place;
+    open_with_traces(&place);
+    for (int i = 0; i < NUM_MUTANTS; i++) {
+        if (!shows_in_a_trace(&mutants[i]))
+            continue;
+        shrink(&place, "", mutants[i].trace);
+        if (place.code != 0 || strstr(place.out, ": nothing to shrink\n") == NULL)
+            fail_msg("%s: exit code %d: %s%s", mutants[i].trace, place.code, place.out, place.err);
+    }
+    workplace_close(&place);
+}
+
+/* The text of a case fails as long as the mistake is there. */
+static void a_shrunk_case_fails_with_its_mutant_alone(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {{"window_one_token_short", "small_pages"},
+                                          {"context_of_the_first_rank", "small_pages --ranks 2"}};
+    workplace place;
+    open_with_traces(&place);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char options[96];
+        snprintf(options, sizeof options, "%s --case case.c", rows[i][1]);
+        place.program = "'" CKV_PROGRAM "'";
+        shrink(&place, rows[i][0], options);
+        assert_int_equal(place.code, 1);
+        place.program = CKV_CASE_COMPILER;
+        workplace_expect(&place, "-o case case.c " CKV_CASE_LIBRARIES, 0, "", "");
+        place.program = "./case";
+        workplace_expect(&place, "", 0, NULL, NULL);
+        assert_int_equal(setenv("CKV_MUTANT", rows[i][0], 1), 0);
+        workplace_expect(&place, "", 1, NULL, NULL);
+        unsetenv("CKV_MUTANT");
+    }
+    workplace_close(&place);
+}
+
+/* --- The table --- */
+
+static void print_row(const mutant *m, int noticed, int tokens)
+{
+    printf("| %s | `%s` | %s | %s`%s.%s` | ", m->class, m->name, m->what, noticed ? "" : "alive after ",
+           strstr(m->program, "/test_") + 6, m->killer);
+    if (shows_in_a_trace(m))
+        printf("%d token%s |\n", tokens, tokens == 1 ? "" : "s");
+    else
+        printf("- %s |\n", m->trace + 1);
+    fflush(stdout);
+}
+
 static void every_mutant_is_killed(void **state)
 {
     (void)state;
-    int alive = 0;
-    char survivors[512] = "";
+    int bad = 0;
+    char names[512] = "";
+    workplace place;
+    open_with_traces(&place);
     for (int i = 0; i < NUM_MUTANTS; i++) {
         const mutant *m = &mutants[i];
         harness_outcome outcome = run_killer(m, m->name);
-        int noticed = was_noticed(&outcome);
-        printf("| %s | `%s` | %s | %s`%s.%s` |\n", m->class, m->name, m->what, noticed ? "" : "alive after ",
-               strstr(m->program, "/test_") + 6, m->killer);
-        fflush(stdout);
-        if (!noticed && ++alive < 8)
-            snprintf(survivors + strlen(survivors), sizeof survivors - strlen(survivors), " %s", m->name);
+        int noticed = was_noticed(&outcome), tokens = shows_in_a_trace(m) ? tokens_with(&place, m) : 0;
+        print_row(m, noticed, tokens);
+        bool is_small = !shows_in_a_trace(m) || (tokens > 0 && tokens <= FEW_TOKENS);
+        if (!(noticed && is_small) && ++bad < 8)
+            snprintf(names + strlen(names), sizeof names - strlen(names), " %s", m->name);
     }
-    if (alive > 0)
-        fail_msg("%d of %d mutants are alive:%s", alive, NUM_MUTANTS, survivors);
+    workplace_close(&place);
+    if (bad > 0)
+        fail_msg("%d of %d mutants are alive, or their traces are not small:%s", bad, NUM_MUTANTS, names);
 }
 
 /* --- The table and the code name the same mutants --- */
@@ -157,8 +261,8 @@ static void table_and_code_agree(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(table_and_code_agree),
-    CKV_CASE(cases_pass_without_a_mutant),
+    CKV_CASE(table_and_code_agree),         CKV_CASE(cases_pass_without_a_mutant),
+    CKV_CASE(traces_pass_without_a_mutant), CKV_CASE(a_shrunk_case_fails_with_its_mutant_alone),
     CKV_CASE(every_mutant_is_killed),
 };
 

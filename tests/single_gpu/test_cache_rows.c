@@ -200,8 +200,32 @@ static void state_bytes_refuse_what_cannot_open(void **state)
     assert_int_equal(bytes, bytes_after_open(&rollout, &pool));
 }
 
+/* What follows the pages of a row belongs to nobody, however long the row is. */
+static void rows_end_in_the_guard_page(void **state)
+{
+    (void)state;
+    ckv_cache *cache = open_cache();
+    int32_t guard_page = ckv_pool_get_view(ckv_cache_pool(cache)).guard_page;
+    for (int chunk = 0; chunk < 6; chunk++) {
+        ckv_block_view view;
+        assert_ok(ckv_cache_block_view(cache, BLOCK, &view));
+        int32_t *rows = malloc((size_t)(view.num_blocks * view.row_pages) * sizeof *rows), keys[STAGED / BLOCK];
+        assert_non_null(rows);
+        test_download(rows, view.rows, (size_t)(view.num_blocks * view.row_pages) * sizeof *rows);
+        test_download(keys, view.seq_len_kv, sizeof keys);
+        for (int64_t block = 0; block < view.num_blocks; block++)
+            for (int64_t i = 0; i < view.row_pages; i++)
+                assert_int_equal(rows[block * view.row_pages + i] == guard_page, i >= (keys[block] + PAGE - 1) / PAGE);
+        free(rows);
+        stage(cache, STAGED, STAGED, 1, 1);
+        assert_ok(ckv_cache_commit(cache, STAGED, NULL));
+    }
+    ckv_cache_destroy(&cache);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(offsets_follow_rows),
+    CKV_CASE(rows_end_in_the_guard_page),
     CKV_CASE(own_slots_can_be_left_to_the_kernel),
     CKV_CASE(rows_need_room),
     CKV_CASE(state_bytes_are_what_open_takes),

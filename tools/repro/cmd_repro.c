@@ -200,10 +200,11 @@ static int fail(const char *argv0, const problem *why, ckv_status status)
 static int run_case(const char *argv0, const options *o, trace *t)
 {
     rank_run many, one = {0};
+    const rank_run_options on_all = {(int)o->c.ranks, o->tolerance, NULL}, on_one = {1, o->tolerance, NULL};
     problem why;
-    ckv_status status = rank_run_trace(t, (int)o->c.ranks, o->tolerance, &many, &why);
+    ckv_status status = rank_run_trace(t, &on_all, &many, &why);
     if (status == CKV_OK)
-        status = rank_run_trace(t, 1, o->tolerance, &one, &why);
+        status = rank_run_trace(t, &on_one, &one, &why);
     int code = status == CKV_OK ? CLI_OK : fail(argv0, &why, status);
     if (code == CLI_OK && o->write != NULL && !write_case(t, &one, o->write, &why))
         code = fail(argv0, &why, CKV_ERROR_INVALID);

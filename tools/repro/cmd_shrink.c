@@ -13,7 +13,7 @@
 #include <time.h>
 
 typedef struct options {
-    const char *trace, *out, *case_file;
+    const char *trace, *out, *case_file, *exchange;
     int64_t ranks, seconds;
     double tolerance;
 } options;
@@ -35,12 +35,13 @@ static const char doc[] =
     "shrunk; 2 "
     "the trace cannot be run; 3 the machine failed.";
 
-enum { KEY_CASE = 256, KEY_SECONDS, KEY_TOLERANCE };
+enum { KEY_CASE = 256, KEY_SECONDS, KEY_TOLERANCE, KEY_EXCHANGE };
 
 static const struct argp_option option_table[] = {
     {"out", 'o', "SMALL.safetensors", 0, "write the small trace", 0},
     {"case", KEY_CASE, "CASE.c", 0, "write it as a test case", 0},
     {"ranks", 'p', "P", 0, "ranks that replay it, and the model ran on (default 1; under a launcher: its)", 0},
+    {"exchange", KEY_EXCHANGE, "NAME", 0, "how ranks exchange heads: auto (default), sendrecv, fused", 0},
     {"seconds", KEY_SECONDS, "N", 0, "start no try after that long (default 60)", 0},
     {"tolerance", KEY_TOLERANCE, "T", 0, "largest difference that is right (default: as ckv replay)", 0},
     {0}};
@@ -57,6 +58,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case 'p':
         return cli_parse_integer("--ranks", text, 1, 64, &o->ranks);
+    case KEY_EXCHANGE:
+        o->exchange = text;
+        return 0;
     case KEY_SECONDS:
         return cli_parse_integer("--seconds", text, 1, 1 << 20, &o->seconds);
     case KEY_TOLERANCE:
@@ -174,6 +178,7 @@ static int run(const char *argv0, const options *o, ckv_comm *comm)
                                                : (int)o->ranks,
                       .comm = launched > 1 ? comm : NULL,
                       .tolerance = o->tolerance,
+                      .exchange = o->exchange,
                       .limit_s = (double)o->seconds};
     bool is_read = trace_read(o->trace, &s.best, &why);
     ckv_status status = session_agree(comm, is_read ? CKV_OK : CKV_ERROR_INVALID, &why);

@@ -10,7 +10,7 @@ typedef struct player {
     pthread_t thread;
     const trace *trace;
     ckv_comm *comm;
-    double tolerance;
+    const rank_run_options *options;
     rank_run *run; /* rank 0's; NULL for the others */
     ckv_status status;
     problem why;
@@ -61,7 +61,8 @@ static void play(player *p)
 {
     session_config config = session_config_default();
     config.model = p->trace->config;
-    config.tolerance = p->tolerance;
+    config.tolerance = p->options->tolerance;
+    config.exchange = p->options->exchange;
     config.gather_output = true;
     session *s = NULL;
     size_t op = 0;
@@ -105,9 +106,9 @@ static bool prepare(const trace *t, rank_run *run_out)
     return run_out->results != NULL && run_out->outputs != NULL;
 }
 
-ckv_status rank_run_on(ckv_comm *comm, const trace *t, double tolerance, rank_run *run_out, problem *why)
+ckv_status rank_run_on(ckv_comm *comm, const trace *t, const rank_run_options *options, rank_run *run_out, problem *why)
 {
-    player self = {.trace = t, .comm = comm, .tolerance = tolerance, .run = run_out};
+    player self = {.trace = t, .comm = comm, .options = options, .run = run_out};
     ckv_status status = prepare(t, run_out) ? CKV_OK : out_of_memory(&self.why);
     self.status = session_agree(comm, status, &self.why);
     if (self.status == CKV_OK)
@@ -117,8 +118,9 @@ ckv_status rank_run_on(ckv_comm *comm, const trace *t, double tolerance, rank_ru
     return self.status;
 }
 
-ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run *run_out, problem *why)
+ckv_status rank_run_trace(const trace *t, const rank_run_options *options, rank_run *run_out, problem *why)
 {
+    int ranks = options->ranks;
     bool prepared = prepare(t, run_out);
     player *players = calloc((size_t)ranks, sizeof *players);
     ckv_comm **comms = calloc((size_t)ranks, sizeof(ckv_comm *));
@@ -132,7 +134,7 @@ ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run 
     }
     if (status == CKV_OK) {
         for (int rank = 0; rank < ranks; rank++)
-            players[rank] = (player){.trace = t, .tolerance = tolerance, .run = rank == 0 ? run_out : NULL};
+            players[rank] = (player){.trace = t, .options = options, .run = rank == 0 ? run_out : NULL};
         play_all(players, ranks, comms);
         for (int rank = ranks - 1; rank >= 0; rank--) {
             if (players[rank].status == CKV_OK)

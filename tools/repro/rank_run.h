@@ -12,12 +12,19 @@ typedef struct rank_run {
     void **outputs;          /* [forwards], each [rows, q_heads, head_dim] of its op */
 } rank_run;
 
-/* `tolerance` as in session_config. The cause names the op that was refused. rank_run_free in any case. */
-ckv_status rank_run_trace(const trace *t, int ranks, double tolerance, rank_run *run_out, problem *why);
+typedef struct rank_run_options {
+    int ranks;
+    double tolerance;     /* as in session_config */
+    const char *exchange; /* as there; NULL: auto */
+} rank_run_options;
+
+/* The cause names the op that was refused. rank_run_free in any case. */
+ckv_status rank_run_trace(const trace *t, const rank_run_options *options, rank_run *run_out, problem *why);
 void rank_run_free(rank_run *run);
 
 /* The same as one rank of `comm`, which is borrowed; every rank keeps what came out. Collective. */
-ckv_status rank_run_on(ckv_comm *comm, const trace *t, double tolerance, rank_run *run_out, problem *why);
+ckv_status rank_run_on(ckv_comm *comm, const trace *t, const rank_run_options *options, rank_run *run_out,
+                       problem *why);
 
 /* Forwards whose outputs differ by more than both may be off; the largest difference, infinite where one is NaN. */
 size_t rank_run_compare(const trace *t, const rank_run *many, const rank_run *one, double *largest_out);

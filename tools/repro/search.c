@@ -87,14 +87,15 @@ static void print_command(const padded_case *c, const char *what)
 static ckv_status run_case(const padded_case *c, double tolerance, bool *right_out, problem *why)
 {
     rank_run many = {0}, one = {0};
+    const rank_run_options on_all = {(int)c->ranks, tolerance, NULL}, on_one = {1, tolerance, NULL};
     trace *t = padded_case_make(c);
     if (t == NULL) {
         problem_format(why, "out of memory");
         return CKV_ERROR_MEMORY;
     }
-    ckv_status status = rank_run_trace(t, (int)c->ranks, tolerance, &many, why);
+    ckv_status status = rank_run_trace(t, &on_all, &many, why);
     if (status == CKV_OK)
-        status = rank_run_trace(t, 1, tolerance, &one, why);
+        status = rank_run_trace(t, &on_one, &one, why);
     double largest;
     *right_out = status == CKV_OK && many.wrong + one.wrong + rank_run_compare(t, &many, &one, &largest) == 0;
     rank_run_free(&many);

@@ -160,7 +160,7 @@ static failure failure_of(const trace *t, size_t op, size_t forward, const sessi
 static size_t look_for_wrong(const trial *c, const trace *t, const rank_run *run, suspect *wrong, size_t most)
 {
     size_t forward = 0, count = 0;
-    for (size_t i = 0; i < t->num_ops && count < most; i++) {
+    for (size_t i = 0; i < t->num_ops && forward < run->forwards && count < most; i++) {
         if (t->ops[i].kind != TRACE_FORWARD)
             continue;
         wrong[count] = (suspect){.failure = failure_of(t, i, forward, &run->results[forward])};
@@ -221,14 +221,15 @@ static failure run_here(const trial *c, trace *t)
     enum { VOTES = 16 };
     failure f = {.kind = FAILURE_NONE};
     suspect wrong[VOTES];
+    const rank_run_options options = {c->ranks, c->tolerance, c->exchange};
     rank_run run = {0};
     f.status = c->like != NULL ? trial_imitate(c, t, &f.why) : CKV_OK;
     if (f.status == CKV_OK)
-        f.status = c->comm != NULL ? rank_run_on(c->comm, t, c->tolerance, &run, &f.why)
-                                   : rank_run_trace(t, c->ranks, c->tolerance, &run, &f.why);
+        f.status = c->comm != NULL ? rank_run_on(c->comm, t, &options, &run, &f.why)
+                                   : rank_run_trace(t, &options, &run, &f.why);
     if (f.status != CKV_OK)
         f.kind = kind_of(f.status);
-    size_t count = f.status == CKV_OK ? look_for_wrong(c, t, &run, wrong, VOTES) : 0;
+    size_t count = look_for_wrong(c, t, &run, wrong, VOTES); /* before the call that failed, if one did */
     if (count > 0)
         f = choose(wrong, count);
     rank_run_free(&run);

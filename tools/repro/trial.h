@@ -39,8 +39,9 @@ typedef struct failure {
 
 typedef struct trial {
     int ranks;
-    ckv_comm *comm;      /* NULL: threads, in a process of their own so that a crash is a result too */
-    double tolerance;    /* as in session_config */
+    ckv_comm *comm;   /* NULL: threads, in a process of their own so that a crash is a result too */
+    double tolerance; /* as in session_config */
+    const char *exchange;
     double limit_s;      /* of a process of its own */
     const failure *like; /* NULL, or a known mistake, with which the last forward's expected output is made first */
 } trial;
