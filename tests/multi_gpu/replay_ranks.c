@@ -52,7 +52,7 @@ void replay_remove_files(void)
 }
 
 /* Exit code of the command on this rank; what it says goes to `replay_said`. */
-static int run_heard(int argc, char **argv)
+static int run_heard(replay_command *command, int argc, char **argv)
 {
     fflush(NULL);
     int file = open(said_path, O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -60,7 +60,7 @@ static int run_heard(int argc, char **argv)
     assert_true(file >= 0 && saved_out >= 0 && saved_err >= 0);
     dup2(file, STDOUT_FILENO);
     dup2(file, STDERR_FILENO);
-    int code = cmd_replay(argc, argv);
+    int code = command(argc, argv);
     fflush(NULL);
     dup2(saved_out, STDOUT_FILENO);
     dup2(saved_err, STDERR_FILENO);
@@ -74,18 +74,33 @@ static int run_heard(int argc, char **argv)
     return code;
 }
 
-int replay_run(const char *words, ...)
+static int run_words(replay_command *command, const char *name, const char *words, va_list arguments)
 {
-    static char name[] = "ckv replay";
-    char text[512], *argv[16] = {name}, *rest = NULL;
+    char first[32], text[512], *argv[16] = {first}, *rest = NULL;
     int argc = 1;
-    va_list arguments;
-    va_start(arguments, words);
+    snprintf(first, sizeof first, "%s", name);
     vsnprintf(text, sizeof text, words, arguments);
-    va_end(arguments);
     for (char *word = strtok_r(text, " ", &rest); word != NULL && argc < 15; word = strtok_r(NULL, " ", &rest))
         argv[argc++] = word;
-    return run_heard(argc, argv);
+    return run_heard(command, argc, argv);
+}
+
+int replay_run(const char *words, ...)
+{
+    va_list arguments;
+    va_start(arguments, words);
+    int code = run_words(cmd_replay, "ckv replay", words, arguments);
+    va_end(arguments);
+    return code;
+}
+
+int replay_run_other(replay_command *command, const char *name, const char *words, ...)
+{
+    va_list arguments;
+    va_start(arguments, words);
+    int code = run_words(command, name, words, arguments);
+    va_end(arguments);
+    return code;
 }
 
 void replay_assert_said(const char *text)

@@ -18,6 +18,11 @@ void replay_remove_files(void);
 /* `ckv replay WORDS` with words parted by blanks; the exit code on this rank. */
 int replay_run(const char *words, ...) __attribute__((format(printf, 1, 2)));
 
+/* The same for another command, as its main function is called. */
+typedef int replay_command(int argc, char **argv);
+int replay_run_other(replay_command *command, const char *name, const char *words, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* With a padding key read in the first forward of `spec`, the command, under `options`, explains it and names the rank
  * whose head is worst. */
 void replay_names_the_rank(rollout_spec *spec, const char *options);

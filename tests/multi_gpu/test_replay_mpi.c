@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traces on ranks under a launcher: the session over MPI, and the `ckv replay` command as it runs on each rank. */
+/* Traces on ranks under a launcher: the session over MPI, and the `ckv replay` and `ckv repro shrink` commands as they
+ * run on each rank. */
 #include "tests/multi_gpu/replay_ranks.h"
 
 #include "tests/support/trace_run.h"
 #include "tools/common/cli.h"
+#include "tools/repro/cmd_shrink.h"
 
 #include <ckv/mpi.h>
 #include <stdio.h>
@@ -107,10 +109,45 @@ static void command_refuses_on_all_ranks(void **state)
     replay_remove_files();
 }
 
+/* One try after the other, on the ranks that there are. */
+static void shrink_tries_on_ranks(void **state)
+{
+    (void)state;
+    static const char name[] = "ckv repro shrink";
+    rollout_spec spec = rollout_spec_default(ckv_test_seed(), CKV_FP32);
+    spec.fault = CKV_KEY_PADDING;
+    spec.fault_token = 11;
+    replay_write_trace(&spec);
+    int tokens = 0;
+    assert_int_equal(replay_run_other(repro_shrink, name, "-o %s %s", replay_out_path, replay_trace_path), CLI_FAIL);
+    replay_assert_said("; padding: the forward's padding rows are attended with what they hold");
+    if (ckv_test_rank() == 0) {
+        const char *result = strstr(replay_said, "shrunk to ");
+        assert_non_null(result);
+        assert_int_equal(sscanf(result, "shrunk to %d token", &tokens), 1);
+        assert_in_range(tokens, 1, 2 * ckv_test_ranks());
+    }
+    assert_int_equal(replay_run("%s", replay_out_path), CLI_FAIL);
+    replay_assert_said("1 forwards, 0 ok, 1 wrong\n");
+    if (ckv_test_ranks() > 1) {
+        assert_int_equal(replay_run_other(repro_shrink, name, "--ranks 64 %s", replay_trace_path), CLI_USAGE);
+        replay_assert_said("--ranks 64: the launcher started ");
+    }
+    spec.fault = CKV_KEY_NONE;
+    replay_remove_files();
+    replay_write_trace(&spec);
+    assert_int_equal(replay_run_other(repro_shrink, name, "%s", replay_trace_path), CLI_OK);
+    replay_assert_said("16 forwards, nothing wrong on ");
+    bool last = ckv_test_rank() == ckv_test_ranks() - 1;
+    assert_int_equal(replay_run_other(repro_shrink, name, "%s", last ? "/nowhere/a" : replay_trace_path), CLI_USAGE);
+    replay_assert_said("/nowhere/a: No such file or directory\n");
+    replay_remove_files();
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(rollouts_are_right),           CKV_CASE(command_replays_on_ranks),
     CKV_CASE(command_names_the_rank),       CKV_CASE(command_agrees_on_a_bad_trace),
-    CKV_CASE(command_refuses_on_all_ranks),
+    CKV_CASE(command_refuses_on_all_ranks), CKV_CASE(shrink_tries_on_ranks),
 };
 
 CKV_MPI_TEST_MAIN("replay_mpi", cases)

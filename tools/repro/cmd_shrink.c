@@ -60,7 +60,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return cli_parse_integer("--ranks", text, 1, 64, &o->ranks);
     case KEY_EXCHANGE:
         o->exchange = text;
-        return 0;
+        return strcmp(text, "auto") == 0 || strcmp(text, "sendrecv") == 0 || strcmp(text, "fused") == 0
+                   ? 0
+                   : cli_usage_error("--exchange is '%s'; it must be auto, sendrecv or fused", text);
     case KEY_SECONDS:
         return cli_parse_integer("--seconds", text, 1, 1 << 20, &o->seconds);
     case KEY_TOLERANCE:
