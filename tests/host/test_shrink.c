@@ -265,6 +265,128 @@ static void a_crash_is_a_failure(void **state)
     trace_free(&t);
 }
 
+/* --- Traces from strangers --- */
+
+/* A file of one forward: 3 rows of 2 query heads and a K/V head, 4 elements each, `fill` in every byte. */
+typedef struct stranger {
+    const char *says;            /* every command; NULL: it is no bad trace */
+    const char *dtype, *k_dtype; /* NULL: fp32 and F32 */
+    const char *open, *seq_len;  /* NULL: sound ones */
+    long long header_bytes;      /* 0: as many as there are */
+    size_t cut_bytes;            /* off the end */
+    int fill;
+    int rows;
+} stranger;
+
+/* JSON inside a string of JSON: ' stands for \". */
+static int escape(const char *from, char *to)
+{
+    char *start = to;
+    for (; *from != '\0'; from++) {
+        if (*from == '\'')
+            *to++ = '\\';
+        *to++ = *from == '\'' ? '"' : *from;
+    }
+    *to = '\0';
+    return (int)(to - start);
+}
+
+static void put_stranger(const workplace *place, const stranger *s)
+{
+    enum { ROW = 4 * 4 };
+    char header[1024], bytes[4096], *text = bytes + 8;
+    int rows = s->rows == 0 ? 3 : s->rows < 0 ? 0 : s->rows, q = rows * 2 * ROW, kv = rows * ROW;
+    snprintf(header, sizeof header,
+             "{\"__metadata__\":{\"ckv_trace\":\"1\",\"config\":\"{'layers':1,'q_heads':2,'kv_heads':1,'head_dim':4,"
+             "'dtype':'%s','tokens_per_page':4}\",\"ops\":\"[{'op':'open',%s,'pin_tokens':0,'causal_block_sizes':[2]},"
+             "{'op':'forward','layer':0,'tensor':'f','seq_len':%s,'causal_block_size':2}]\"},"
+             "\"f.q\":{\"dtype\":\"F32\",\"shape\":[%d,2,4],\"data_offsets\":[0,%d]},"
+             "\"f.k\":{\"dtype\":\"%s\",\"shape\":[%d,1,4],\"data_offsets\":[%d,%d]},"
+             "\"f.v\":{\"dtype\":\"F32\",\"shape\":[%d,1,4],\"data_offsets\":[%d,%d]}}",
+             s->dtype == NULL ? "fp32" : s->dtype,
+             s->open == NULL ? "'window_tokens':4,'max_staged_tokens':4" : s->open,
+             s->seq_len == NULL ? "2" : s->seq_len, rows, q, s->k_dtype == NULL ? "F32" : s->k_dtype, rows, q, q + kv,
+             rows, q + kv, q + 2 * kv);
+    int length = escape(header, text);
+    long long header_bytes = s->header_bytes == 0 ? length : s->header_bytes;
+    memcpy(bytes, &header_bytes, sizeof header_bytes);
+    memset(text + length, s->fill, (size_t)(q + 2 * kv));
+    workplace_put_bytes(place, "t", bytes, 8 + (size_t)length + (size_t)(q + 2 * kv) - s->cut_bytes);
+}
+
+static void bad_traces_are_one_line(void **state)
+{
+    (void)state;
+    static const stranger rows[] = {
+        {.says = NULL},
+        {.says = NULL, .fill = 0xff}, /* NaN everywhere: what comes out must be NaN */
+        {.says = "run past the end of the file", .cut_bytes = 1},
+        {.says = "run past the end of the file", .cut_bytes = 48},
+        {.says = "header length", .cut_bytes = 600},
+        {.says = "is over the limit", .header_bytes = 1LL << 62},
+        {.says = "header length", .header_bytes = -1},
+        {.says = "dtype 'fp8' is not one of", .dtype = "fp8"},
+        {.says = "unknown dtype 'F5'", .k_dtype = "F5"},
+        {.says = "need 96", .k_dtype = "F64"},
+        {.says = "tensor 'f.k' is I32, config says fp32", .k_dtype = "I32"},
+        {.says = "'seq_len' is 0", .seq_len = "0"},
+        {.says = "seq_len 4 is more than the 3 rows", .seq_len = "4"},
+        {.says = "has no token rows", .rows = -1},
+        {.says = "this geometry needs", .open = "'window_tokens':1099511627776,'max_staged_tokens':4"},
+        {.says = "this geometry needs", .open = "'window_tokens':0,'max_staged_tokens':1099511627776"},
+        {.says = "it must be from 0 to 1099511627776",
+         .open = "'window_tokens':9223372036854775807,'max_staged_tokens':4"},
+        {.says = "a causal block size is 2; it must be 1 to 1", .open = "'window_tokens':0,'max_staged_tokens':1"},
+    };
+    static const char *const commands[] = {"replay t", "explain t -f 0 -r 0", "explain t -f 0 -r 2",
+                                           "repro shrink t -o small --case case.c", "repro shrink t --ranks 2"};
+    workplace place;
+    open_ckv(&place);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        put_stranger(&place, &rows[i]);
+        for (size_t c = 0; c < sizeof commands / sizeof commands[0]; c++) {
+            if (rows[i].says == NULL) {
+                workplace_expect(&place, commands[c], 0, NULL, "");
+                continue;
+            }
+            workplace_expect(&place, commands[c], 2, "", rows[i].says);
+            assert_int_equal(lines_of(place.err), 1);
+        }
+    }
+    workplace_expect(&place, "replay small", 2, "", "small: No such file or directory");
+    workplace_close(&place);
+}
+
+static void refusals_are_one_line(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arguments, *cause;
+    } rows[] = {
+        {"", "the trace is missing"},
+        {"t t", "one trace at a time"},
+        {"t --ranks 0", "--ranks is '0'"},
+        {"t --ranks 3", "t: ulysses: 4 query heads on 3 ranks"},
+        {"t --seconds 0", "--seconds is '0'"},
+        {"t --tolerance x", "--tolerance is 'x'"},
+        {"t --exchange pigeons", "--exchange is 'pigeons'"},
+        {"t --faster", "unknown option '--faster'"},
+        {"nowhere", "nowhere: No such file or directory"},
+    };
+    workplace place;
+    open_ckv(&place);
+    slip_trace_write(place.folder, SLIP_PADDING_READ, SLIP_TOKENS, true);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char command[128];
+        snprintf(command, sizeof command, "repro shrink %s", rows[i].arguments);
+        workplace_expect(&place, command, 2, "", rows[i].cause);
+        assert_int_equal(lines_of(place.err), 1);
+    }
+    workplace_expect(&place, "repro shrink t -o /nowhere/small", 2, NULL, "/nowhere/small: No such file or directory");
+    workplace_expect(&place, "repro shrink t --case /nowhere/c.c", 2, NULL, "/nowhere/c.c: No such file or directory");
+    workplace_close(&place);
+}
+
 /* --- Smaller traces --- */
 
 static trace *reduced(const trace *t, reduction r)
@@ -317,6 +439,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(own_outputs_become_small),    CKV_CASE(nothing_wrong_writes_nothing),
     CKV_CASE(tries_are_always_the_same),   CKV_CASE(a_case_compiles_and_fails_alike),
     CKV_CASE(no_time_means_no_try),        CKV_CASE(a_crash_is_a_failure),
+    CKV_CASE(bad_traces_are_one_line),     CKV_CASE(refusals_are_one_line),
     CKV_CASE(reductions_keep_the_rest),
 };
 

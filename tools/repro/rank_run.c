@@ -67,6 +67,10 @@ static void play(player *p)
     session *s = NULL;
     size_t op = 0;
     p->status = replay_pool_tokens(p->trace, ckv_comm_size(p->comm), &config.pool_tokens, &op, &p->why);
+    if (p->status != CKV_OK) {
+        problem cause = p->why;
+        problem_format(&p->why, "op %zu (open): %s", op, cause.text);
+    }
     if (p->status == CKV_OK)
         p->status = session_create(p->comm, &config, &s, &p->why);
     if (p->status == CKV_OK)
