@@ -215,13 +215,15 @@ static void a_case_compiles_and_fails_alike(void **state)
         shell.program = CKV_CASE_COMPILER;
         shell.out = shell.err = NULL;
         workplace_expect(&shell, "-o case case.c " CKV_CASE_LIBRARIES, 0, "", "");
-        shell.program = "./case";
+        shell.program = "env -u CKV_TEST_RECORD ./case";
         workplace_expect(&shell, "", 1, NULL, "");
         if (strstr(shell.out, rows[i].says) == NULL && strstr(shell.err, rows[i].says) == NULL)
             fail_msg("'%s' is not in:\n%s%s", rows[i].says, shell.out, shell.err);
         if (rows[i].make == NULL) {
             shell.program = "sed -i 's/, .expected = t[0-9]*_expected//; /_expected/,/^};/d' case.c &&";
-            workplace_expect(&shell, CKV_CASE_COMPILER " -o case case.c " CKV_CASE_LIBRARIES " && ./case", 0, NULL, "");
+            workplace_expect(&shell, CKV_CASE_COMPILER " -o case case.c " CKV_CASE_LIBRARIES, 0, "", "");
+            shell.program = "env -u CKV_TEST_RECORD ./case";
+            workplace_expect(&shell, "", 0, NULL, "");
         }
         free(shell.out);
         free(shell.err);

@@ -73,6 +73,23 @@ class ModelTest(Case):
         self.record("--bug")
         self.replays(4)
 
+    def test_padding_that_was_read_is_explained_and_shrunk(self) -> None:
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                self.record("--bug", "--ranks", str(ranks))
+                if ranks > 1:
+                    self.merge("trace.0", "trace.1")
+                verdict = "padding: the forward's padding rows are attended with what they hold"
+                done = call(CKV, "explain", self.path("trace"), "-f", "0", "-r", "0", "--ranks", str(ranks))
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(f"verdict: {verdict}", done.stdout)
+                done = call(CKV, "repro", "shrink", self.path("trace"), "--ranks", str(ranks), "-o", self.path("small"))
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn(verdict, done.stdout.splitlines()[-1])
+                self.assertLessEqual(int(done.stdout.split("shrunk to ")[1].split()[0]), 16)
+                done = call(CKV, "replay", self.path("small"))
+                self.assertEqual(done.returncode, 1, done.stderr)
+
     def test_two_ranks_inside_ulysses(self) -> None:
         self.record("--ranks", "2")
         self.merge("trace.0", "trace.1")
