@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes as a trace that is run, explained and made smaller: what holds together as a file may still ask for anything. */
+/* Bytes as a trace that is run, explained and made smaller: what holds together as a file may still ask for anything.
+ */
 #include "fuzz/fuzz.h"
 #include "tools/explain/mistakes.h"
 #include "tools/repro/rank_run.h"

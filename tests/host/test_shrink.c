@@ -298,6 +298,7 @@ static void put_stranger(const workplace *place, const stranger *s)
     enum { ROW = 4 * 4 };
     char header[1024], bytes[4096], *text = bytes + 8;
     int rows = s->rows == 0 ? 3 : s->rows < 0 ? 0 : s->rows, q = rows * 2 * ROW, kv = rows * ROW;
+    size_t data_bytes = (size_t)q + 2 * (size_t)kv;
     snprintf(header, sizeof header,
              "{\"__metadata__\":{\"ckv_trace\":\"1\",\"config\":\"{'layers':1,'q_heads':2,'kv_heads':1,'head_dim':4,"
              "'dtype':'%s','tokens_per_page':4}\",\"ops\":\"[{'op':'open',%s,'pin_tokens':0,'causal_block_sizes':[2]},"
@@ -312,8 +313,8 @@ static void put_stranger(const workplace *place, const stranger *s)
     int length = escape(header, text);
     long long header_bytes = s->header_bytes == 0 ? length : s->header_bytes;
     memcpy(bytes, &header_bytes, sizeof header_bytes);
-    memset(text + length, s->fill, (size_t)(q + 2 * kv));
-    workplace_put_bytes(place, "t", bytes, 8 + (size_t)length + (size_t)(q + 2 * kv) - s->cut_bytes);
+    memset(text + length, s->fill, data_bytes);
+    workplace_put_bytes(place, "t", bytes, 8 + (size_t)length + data_bytes - s->cut_bytes);
 }
 
 static void bad_traces_are_one_line(void **state)

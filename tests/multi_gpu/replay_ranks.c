@@ -74,33 +74,34 @@ static int run_heard(replay_command *command, int argc, char **argv)
     return code;
 }
 
-static int run_words(replay_command *command, const char *name, const char *words, va_list arguments)
+static int run_words(replay_command *command, const char *name, char *words)
 {
-    char first[32], text[512], *argv[16] = {first}, *rest = NULL;
+    char first[32], *argv[16] = {first}, *rest = NULL;
     int argc = 1;
     snprintf(first, sizeof first, "%s", name);
-    vsnprintf(text, sizeof text, words, arguments);
-    for (char *word = strtok_r(text, " ", &rest); word != NULL && argc < 15; word = strtok_r(NULL, " ", &rest))
+    for (char *word = strtok_r(words, " ", &rest); word != NULL && argc < 15; word = strtok_r(NULL, " ", &rest))
         argv[argc++] = word;
     return run_heard(command, argc, argv);
 }
 
 int replay_run(const char *words, ...)
 {
+    char text[512];
     va_list arguments;
     va_start(arguments, words);
-    int code = run_words(cmd_replay, "ckv replay", words, arguments);
+    vsnprintf(text, sizeof text, words, arguments);
     va_end(arguments);
-    return code;
+    return run_words(cmd_replay, "ckv replay", text);
 }
 
 int replay_run_other(replay_command *command, const char *name, const char *words, ...)
 {
+    char text[512];
     va_list arguments;
     va_start(arguments, words);
-    int code = run_words(command, name, words, arguments);
+    vsnprintf(text, sizeof text, words, arguments);
     va_end(arguments);
-    return code;
+    return run_words(command, name, text);
 }
 
 void replay_assert_said(const char *text)

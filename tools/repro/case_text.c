@@ -10,14 +10,14 @@
 /* The exact value, as a C constant. */
 static void format_value(float value, char *text, size_t bytes)
 {
-    if (isnan(value))
+    if (isnan(value)) {
         snprintf(text, bytes, "NAN");
-    else if (isinf(value))
+    } else if (isinf(value)) {
         snprintf(text, bytes, "%sINFINITY", value < 0 ? "-" : "");
-    else
-        snprintf(text, bytes, "%.9g", (double)value);
-    if (isfinite(value))
-        strcat(text, strpbrk(text, ".e") == NULL ? ".0f" : "f");
+    } else {
+        int length = snprintf(text, bytes, "%.9g", (double)value);
+        snprintf(text + length, bytes - (size_t)length, "%s", strpbrk(text, ".e") == NULL ? ".0f" : "f");
+    }
 }
 
 static void print_tensor(FILE *to, const trace *t, size_t op, const char *name, const void *tensor, int64_t count)

@@ -256,9 +256,10 @@ static ckv_status compare(session *s, const part *p, record *mine, problem *why)
         for (int64_t i = 0; i < s->q_row; i++)
             if (isfinite(exact[i]))
                 mine->largest = fmax(mine->largest, fabs(exact[i]));
-        const double *aligned = (const double *)s->aligned.memory + row * s->q_row;
-        for (int64_t i = 0; s->config.measure_page_aligned && i < s->q_row; i++)
-            mine->page_aligned_error = fmax(mine->page_aligned_error, difference(aligned[i], exact[i]));
+        for (int64_t i = 0; s->config.measure_page_aligned && i < s->q_row; i++) {
+            double aligned = ((const double *)s->aligned.memory)[row * s->q_row + i];
+            mine->page_aligned_error = fmax(mine->page_aligned_error, difference(aligned, exact[i]));
+        }
     }
     int64_t padding = p->forward->seq_len > p->first ? p->forward->seq_len : p->first;
     for (int64_t row = padding; row < p->first + p->rows; row++) {
