@@ -437,13 +437,39 @@ static void reductions_keep_the_rest(void **state)
     trace_free(&t);
 }
 
+/* A file may have one tensor for two ops. */
+static void shared_names_are_told_apart(void **state)
+{
+    (void)state;
+    workplace place;
+    char path[128];
+    problem why;
+    open_ckv(&place);
+    trace *t = slip_trace_make(SLIP_NONE, SLIP_TOKENS, true);
+    snprintf(path, sizeof path, "%s/shared", place.folder);
+    for (size_t i = 0; i < t->num_ops; i++)
+        if (t->ops[i].kind == TRACE_FORWARD)
+            t->ops[i].tensor = i % 4 < 2 ? "f" : "f-0";
+    assert_true(trace_name_apart(t));
+    if (!trace_write(t, path, &why))
+        fail_msg("%s", why.text);
+    trace *again = read_trace(&place, "shared");
+    assert_int_equal(again->num_ops, t->num_ops);
+    for (size_t i = 0; i < t->num_ops; i++)
+        if (t->ops[i].kind == TRACE_FORWARD)
+            assert_memory_equal(again->ops[i].q, t->ops[i].q, SLIP_ROWS * SLIP_Q_HEADS * SLIP_DIM * sizeof(float));
+    trace_free(&again);
+    trace_free(&t);
+    workplace_close(&place);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(known_mistakes_become_small), CKV_CASE(what_no_mistake_explains_stays_as_recorded),
     CKV_CASE(own_outputs_become_small),    CKV_CASE(nothing_wrong_writes_nothing),
     CKV_CASE(tries_are_always_the_same),   CKV_CASE(a_case_compiles_and_fails_alike),
     CKV_CASE(no_time_means_no_try),        CKV_CASE(a_crash_is_a_failure),
     CKV_CASE(bad_traces_are_one_line),     CKV_CASE(refusals_are_one_line),
-    CKV_CASE(reductions_keep_the_rest),
+    CKV_CASE(reductions_keep_the_rest),    CKV_CASE(shared_names_are_told_apart),
 };
 
 CKV_TEST_MAIN("shrink", cases)

@@ -5,6 +5,7 @@
 #include "tools/common/launch_env.h"
 #include "tools/repro/case_text.h"
 #include "tools/repro/rank_run.h"
+#include "tools/repro/reduce.h"
 #include "tools/repro/shrink.h"
 
 #include <errno.h>
@@ -26,7 +27,8 @@ static const char doc[] =
     "every smaller trace, whose expected output the model never computed; when no known mistake fits, the recorded "
     "output stays as it is and only what does not matter to it goes. A call that fails for no fault of the trace, and "
     "a crash, are failures too.\n\n"
-    "Alone, P ranks are threads, and every try a process; under a launcher (mpirun -np P) its ranks run the tries. "
+    "Tries run on the host. Alone, P ranks are threads, and every try a process; under a launcher (mpirun -np P) its "
+    "ranks run the tries. "
     "Lines "
     "say what became smaller, the last two from what to what and how it fails. --case writes a test case with the "
     "tensors "
@@ -119,6 +121,13 @@ static int judge(const shrinker *s, const char *argv0, const options *o)
     }
 }
 
+static bool write_small(const shrinker *s, const options *o, problem *why)
+{
+    if (!trace_name_apart(s->best))
+        return problem_set(why, "out of memory");
+    return trace_write(s->best, o->out, why);
+}
+
 static bool write_case(const shrinker *s, const options *o, problem *why)
 {
     FILE *file = fopen(o->case_file, "w");
@@ -160,8 +169,7 @@ static int shrink(shrinker *s, const char *argv0, const options *o)
     if (!s->speaks)
         return CLI_FAIL;
     print_result(s, &before);
-    bool ok =
-        (o->out == NULL || trace_write(s->best, o->out, &why)) && (o->case_file == NULL || write_case(s, o, &why));
+    bool ok = (o->out == NULL || write_small(s, o, &why)) && (o->case_file == NULL || write_case(s, o, &why));
     return ok ? CLI_FAIL : refuse(s, argv0, CLI_USAGE, &why);
 }
 

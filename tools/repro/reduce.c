@@ -4,6 +4,7 @@
 #include "tools/trace/trace_internal.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -340,4 +341,31 @@ trace *reduce(const trace *t, const reduction *r)
     if (!ok || !declare_all_blocks(small, r->only_used_blocks))
         trace_free(&small);
     return small;
+}
+
+static bool is_taken(const trace *t, const char *name, size_t but)
+{
+    for (size_t i = 0; i < t->num_ops; i++)
+        if (i != but && t->ops[i].tensor != NULL && strcmp(t->ops[i].tensor, name) == 0)
+            return true;
+    return false;
+}
+
+bool trace_name_apart(trace *t)
+{
+    for (size_t i = 0; i < t->num_ops; i++) {
+        trace_op *op = &t->ops[i];
+        if (op->tensor == NULL || !is_taken(t, op->tensor, i))
+            continue;
+        char *name = NULL;
+        for (size_t number = 0; number <= t->num_ops && (name == NULL || is_taken(t, name, i)); number++) {
+            size_t bytes = strlen(op->tensor) + 24;
+            name = trace_allocate(t, bytes);
+            if (name == NULL)
+                return false;
+            snprintf(name, bytes, "%s-%zu", op->tensor, number);
+        }
+        op->tensor = name;
+    }
+    return true;
 }

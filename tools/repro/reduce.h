@@ -41,6 +41,9 @@ typedef struct reduction {
 /* A built trace, or NULL: out of memory, or the reduction leaves nothing that could be one. */
 trace *reduce(const trace *t, const reduction *r);
 
+/* Ops of a file may share a tensor; those of a trace that is written may not. False when out of memory. */
+bool trace_name_apart(trace *t);
+
 /* Tokens of a trace: what each chunk, the ops up to a commit, commits or stages. */
 int64_t trace_tokens(const trace *t);
 
