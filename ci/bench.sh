@@ -55,11 +55,10 @@ measure_ranks() { # NAME RANKS ARGUMENT...
   run "$1" ci/ranks "$2" "$ckv" bench "${@:3}" --json "$out/$1.json"
 }
 
-# What takes long, or is there for its shape, in fewer runs.
 few=() shape=()
 [ "$machine" = host ] || few=(--runs 10) shape=(--runs 10 --graph)
 measure attention attention
-measure chunk_cycle chunk-cycle "${few[@]}"
+measure chunk_cycle chunk-cycle
 measure commit commit
 measure write write
 if [ "$machine" = host ]; then
@@ -68,14 +67,14 @@ if [ "$machine" = host ]; then
 elif [ "$gpus" -ge 2 ]; then
   measure_ranks exchange "$gpus" exchange
   measure_ranks roofline_ranks "$gpus" roofline "${few[@]}"
-  measure_ranks chunk_cycle_ranks "$gpus" chunk-cycle "${few[@]}"
+  measure_ranks chunk_cycle_ranks "$gpus" chunk-cycle
   if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
     run exchange_torch "${PYTHON:-python3}" bench/torch_exchange.py --json "$out/exchange_torch.json"
   fi
 fi
 measure roofline roofline "${few[@]}"
 for sweep in window page blocks; do measure "attention_$sweep" attention --sweep "$sweep" "${shape[@]}"; done
-measure blocks blocks --device host
+measure blocks blocks --device host --runs 21
 
 ci/bench_docs "$ckv" "$machine" "$out"
 exit $failed

@@ -272,6 +272,7 @@ static void report_refuses_in_one_line(void **state)
                   "{\"facts\": {}, \"rows\": [{\"group\": \"g\", \"variant\": \"v\", \"median_us\": 3}]}");
     workplace_put(&p.at, "swept.json",
                   "{\"facts\": {}, \"rows\": [{\"group\": \"g\", \"variant\": \"v\", \"median_us\": 3, \"x\": 1, "
+                  "\"x_name\": \"tokens\"}, {\"group\": \"g\", \"variant\": \"v\", \"median_us\": 4, \"x\": 2, "
                   "\"x_name\": \"tokens\"}]}");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char command[128];

@@ -180,6 +180,7 @@ static void names_are_escaped(void **state)
     static picture seen;
     bench_results *results = bench_results_create();
     add(results, "<script>&\"'", "a<b>&amp;\x01", 1, 1, NULL);
+    add(results, "<script>&\"'", "a<b>&amp;\x01", 2, 1, NULL);
     plot(results, BENCH_PLOT_TIME, &seen);
     assert_in(&seen, "<script>&\"'\n");
     assert_in(&seen, "a<b>&amp;\\x01\n");
@@ -196,6 +197,7 @@ static void any_values_lie_inside(void **state)
         bench_results *results = bench_results_create();
         int64_t count = ckv_random_range(&random, 1, 60), spread = ckv_random_range(&random, 0, 20);
         char name[32];
+        add(results, "any", "variant 0", 1e6, 1, NULL); /* another x than all others */
         for (int64_t i = 0; i < count; i++) {
             snprintf(name, sizeof name, "variant %d", (int)ckv_random_range(&random, 0, round / 10));
             double scale = pow(2, (double)ckv_random_range(&random, -spread, spread));
@@ -204,7 +206,7 @@ static void any_values_lie_inside(void **state)
         }
         plot(results, BENCH_PLOT_TIME, &seen);
         assert_int_equal(seen.num_frames, 1);
-        assert_int_equal(seen.num_dots, count);
+        assert_int_equal(seen.num_dots, count + 1);
         assert_null(strstr(seen.text, "nan"));
         assert_null(strstr(seen.text, "inf"));
         bench_results_destroy(&results);
@@ -236,8 +238,10 @@ static void what_was_not_measured_is_not_shown(void **state)
     assert_false(bench_plot_write(results, BENCH_PLOT_TIME, "/nowhere/p.svg", &why));
     assert_non_null(strstr(why.text, "nothing to plot"));
     add(results, "g", "shown", 1, 1, NULL);
+    assert_false(bench_plot_write(results, BENCH_PLOT_TIME, "/nowhere/p.svg", &why)); /* one x is no sweep */
+    add(results, "g", "shown", 2, 1, NULL);
     plot(results, BENCH_PLOT_TIME, &seen);
-    assert_int_equal(seen.num_dots, 1);
+    assert_int_equal(seen.num_dots, 2);
     assert_null(strstr(seen.text, "failed"));
     assert_null(strstr(seen.text, "not "));
     assert_false(bench_plot_write(results, BENCH_PLOT_RATIO, "/nowhere/p.svg", &why));

@@ -261,6 +261,7 @@ int bench_blocks(const bench_options *options, bench_results *results)
     b.us = calloc((size_t)b.runs, sizeof *b.us);
     ckv_status status =
         b.tokens != NULL && b.us != NULL ? measure_all(&b) : ckv_fail(CKV_ERROR_MEMORY, "blocks: out of memory");
+    bench_results_fact(results, "device", "one thread of the host");
     bench_results_fact(results, "geometry", "blocks of %d tokens", (int)STEP);
     bench_results_fact(results, "each time", "of one thread of the host, the thread's own; median of %" PRId64, b.runs);
     free(b.us);

@@ -10,6 +10,7 @@
 /* One benchmark, and the rate of the bytes its rows count. */
 typedef struct section {
     int (*run)(const bench_options *options, bench_results *results);
+    const char *clock; /* the name of that fact */
     double bytes_per_us;
     bool is_attention;
 } section;
@@ -82,6 +83,9 @@ static int run_section(const bench_options *o, const section *s, const bench_cei
 {
     bench_results *measured = bench_results_create();
     int code = s->run(o, measured);
+    const char *clock = bench_results_fact_value(measured, "clock");
+    if (code == CLI_OK && clock != NULL)
+        bench_results_fact(results, s->clock, "%s", clock);
     for (size_t i = 0; i < bench_results_count(measured) && code == CLI_OK; i++)
         add_measured(o, s, ceilings, bench_results_row(measured, i), results);
     bench_results_destroy(&measured);
@@ -109,10 +113,10 @@ int bench_roofline(const bench_options *options, bench_results *results)
     o.sizes[0] = o.geometry.chunk_frames * o.geometry.frame_tokens;
     o.num_sizes = 1;
     int code = measure_ceilings(&o, results, &ceilings);
-    const section sections[] = {{bench_attention, ceilings.copy_bytes_per_us, true},
-                                {bench_write, ceilings.copy_bytes_per_us, false},
-                                {bench_commit, ceilings.copy_bytes_per_us, false},
-                                {bench_exchange, ceilings.off_rank_bytes_per_us, false}};
+    const section sections[] = {{bench_attention, "clock of attention", ceilings.copy_bytes_per_us, true},
+                                {bench_write, "clock of writes", ceilings.copy_bytes_per_us, false},
+                                {bench_commit, "clock of commits", ceilings.copy_bytes_per_us, false},
+                                {bench_exchange, "clock of exchanges", ceilings.off_rank_bytes_per_us, false}};
     for (size_t i = 0; i < sizeof sections / sizeof sections[0] && code == CLI_OK; i++)
         if (sections[i].run != bench_exchange || ckv_comm_size(o.comm) > 1)
             code = run_section(&o, &sections[i], &ceilings, results);

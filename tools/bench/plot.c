@@ -91,6 +91,16 @@ static series *series_of(panel *one, const char *name)
     return &one->lines[one->count++];
 }
 
+/* A line has to lead somewhere. */
+static bool is_sweep(const panel *one)
+{
+    for (size_t i = 0; i < one->count; i++)
+        for (size_t k = 0; k < one->lines[i].count; k++)
+            if (one->lines[i].points[k].x != one->lines[0].points[0].x)
+                return true;
+    return false;
+}
+
 /* Room is for every row in every panel: sweeps have tens of rows. */
 static panel *make_panels(arena *memory, const bench_results *results, bench_plot_y y, size_t *count_out)
 {
@@ -110,7 +120,12 @@ static panel *make_panels(arena *memory, const bench_results *results, bench_plo
             line->points = arena_alloc(memory, rows * sizeof *line->points);
         line->points[line->count++] = one;
     }
+    size_t sweeps = 0;
     for (size_t i = 0; i < *count_out; i++)
+        if (is_sweep(&panels[i]))
+            panels[sweeps++] = panels[i];
+    *count_out = sweeps;
+    for (size_t i = 0; i < sweeps; i++)
         for (size_t k = 0; k < panels[i].count; k++)
             qsort(panels[i].lines[k].points, panels[i].lines[k].count, sizeof(point), by_x);
     return panels;

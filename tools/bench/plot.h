@@ -10,8 +10,9 @@ typedef enum bench_plot_y {
     BENCH_PLOT_RATIO /* of the median to the baseline's */
 } bench_plot_y;
 
-/* One panel for each group with rows that have an x_name, one line for each of its variants. An axis whose values lie
- * far apart is logarithmic; one that is not starts at 0. False when no row can be shown, or with the file's error. */
+/* One panel for each group with rows that have an x_name and differ in x, one line for each of its variants. An axis
+ * whose values lie far apart is logarithmic; one that is not starts at 0. False when no row can be shown, or with the
+ * file's error. */
 bool bench_plot_write(const bench_results *results, bench_plot_y y, const char *path, problem *why);
 
 #endif
