@@ -11,8 +11,11 @@
 #include <unistd.h>
 
 /* Of one panel, in the units of the picture. */
-enum { WIDTH = 860, HEIGHT = 380, LEFT = 80, RIGHT = 600, TOP = 40, BOTTOM = 320, LEGEND_STEP = 20 };
-enum { MAX_TICKS = 12, TICK_GAP = 44, COLORS = 8, DECADES_APART = 20 };
+enum { WIDTH = 940, HEIGHT = 380, LEFT = 80, RIGHT = 600, TOP = 40, BOTTOM = 320, LEGEND_STEP = 20 };
+enum { MAX_TICKS = 12, TICK_GAP = 44, COLORS = 8 };
+/* An axis is logarithmic when its ends are further apart; y sooner where x is, so that lines stay lines. */
+static const double FAR_X = 6, FAR_Y = 20, FAR_Y_WITH_X = 3;
+static const double US_SHOWN = 20000; /* milliseconds above it */
 
 /* The colours of Okabe and Ito, which people who see few colours tell apart; lighter ones on dark ground. */
 static const char style[] =
@@ -214,8 +217,8 @@ static void make_axes(const panel *one, double top, axis *x, axis *y)
             high.high = fmax(high.high, at->high);
         }
     }
-    *x = make_axis(low.x, high.x, LEFT, RIGHT, 6);
-    *y = make_axis(low.low, high.high, top + BOTTOM, top + TOP, DECADES_APART);
+    *x = make_axis(low.x, high.x, LEFT, RIGHT, FAR_X);
+    *y = make_axis(low.low, high.high, top + BOTTOM, top + TOP, x->is_log ? FAR_Y_WITH_X : FAR_Y);
     mark_values(x, one);
 }
 
@@ -228,7 +231,7 @@ static void put_text(FILE *file, double x, double y, const char *attributes, con
     fputs("</text>\n", file);
 }
 
-static void put_ticks(FILE *file, double top, const axis *x, const axis *y)
+static void put_ticks(FILE *file, double top, const axis *x, const axis *y, double y_unit)
 {
     char label[32];
     for (size_t i = 0; i < x->num_ticks; i++) {
@@ -241,7 +244,7 @@ static void put_ticks(FILE *file, double top, const axis *x, const axis *y)
     for (size_t i = 0; i < y->num_ticks; i++) {
         double at = place(y, y->ticks[i]);
         fprintf(file, "<line class=\"grid\" x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\"/>\n", LEFT, at, RIGHT, at);
-        snprintf(label, sizeof label, "%.10g", y->ticks[i]);
+        snprintf(label, sizeof label, "%.10g", y->ticks[i] / y_unit);
         put_text(file, LEFT - 8, at + 4, " text-anchor=\"end\"", label);
     }
 }
@@ -281,19 +284,23 @@ static double panel_height(const panel *one)
     return legend > HEIGHT ? legend : HEIGHT;
 }
 
-static void put_panel(FILE *file, const panel *one, double top, const char *y_name)
+static void put_panel(FILE *file, const panel *one, double top, bench_plot_y of)
 {
     axis x, y;
     char turned[96];
     make_axes(one, top, &x, &y);
     put_text(file, LEFT, top + 24, " class=\"title\"", one->group);
-    put_ticks(file, top, &x, &y);
+    bool in_ms = of == BENCH_PLOT_TIME && y.high > US_SHOWN;
+    put_ticks(file, top, &x, &y, in_ms ? 1000 : 1);
     fprintf(file, "<rect class=\"frame\" x=\"%d\" y=\"%.1f\" width=\"%d\" height=\"%d\"/>\n", LEFT, top + TOP,
             RIGHT - LEFT, BOTTOM - TOP);
     put_text(file, (LEFT + RIGHT) / 2.0, top + BOTTOM + 40, " text-anchor=\"middle\"", one->x_name);
     double middle = top + (TOP + BOTTOM) / 2.0;
     snprintf(turned, sizeof turned, " text-anchor=\"middle\" transform=\"rotate(-90 18 %.1f)\"", middle);
-    put_text(file, 18, middle, turned, y_name);
+    put_text(file, 18, middle, turned,
+             of == BENCH_PLOT_RATIO ? "time, of the baseline's"
+             : in_ms                ? "median time, ms"
+                                    : "median time, us");
     for (size_t i = 0; i < one->count; i++)
         put_series(file, &one->lines[i], i, &x, &y);
     put_legend(file, one, top);
@@ -309,7 +316,7 @@ static void put_picture(FILE *file, const panel *panels, size_t count, bench_plo
     fputs("<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n", file);
     double top = 0;
     for (size_t i = 0; i < count; i++) {
-        put_panel(file, &panels[i], top, y == BENCH_PLOT_TIME ? "median time, us" : "time, of the baseline's");
+        put_panel(file, &panels[i], top, y);
         top += panel_height(&panels[i]);
     }
     fputs("</svg>\n", file);
