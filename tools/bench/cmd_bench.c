@@ -10,6 +10,7 @@
 #include "tools/trace/session.h"
 
 #include <ckv/attention.h>
+#include <ckv/version.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -414,6 +415,7 @@ static void first_facts(const request *r, bench_results *results)
         bench_results_fact(results, "device", "the host, no GPU: %s", o->scaled[0] != '\0' ? o->scaled : "full size");
     if (!o->on_gpu)
         add_processor(results);
+    bench_results_fact(results, "ckv", "%s", ckv_version());
     bench_results_fact(results, "command", "%s", o->command);
     bench_results_fact(results, "geometry",
                        "%s: %" PRId64 "/%" PRId64 " heads of %" PRId64 ", %" PRId64 " layers, prompt or sink %" PRId64
