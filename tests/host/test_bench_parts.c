@@ -167,7 +167,7 @@ static void exchange_has_every_way_path_and_size(void **state)
         int tokens = i % 2 == 0 ? 1 : 11, rows = (tokens + 1) / 2;
         const bench_row *row = find(results, wanted[i / 2].group, wanted[i / 2].variant, tokens);
         assert_true(row->min_us > 0 && row->min_us <= row->median_us && row->median_us <= row->max_us);
-        assert_true(row->bytes == rows * wanted[i / 2].heads * 8 * 2);
+        assert_int_equal((int64_t)row->bytes, rows * wanted[i / 2].heads * 8 * 2);
         assert_string_equal(row->x_name, "tokens over all ranks");
     }
     bench_results_destroy(&results);

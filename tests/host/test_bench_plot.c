@@ -166,7 +166,7 @@ static void sweeps_have_axes_lines_and_names(void **state)
     assert_true(seen.dots[0][0] < seen.dots[3][0] && seen.dots[0][1] > seen.dots[3][1]);
     assert_true(seen.dots[8][1] == seen.dots[11][1]);
     for (int i = 0; i < 2; i++)
-        add(results, "whole chunk", "hopper", 1 + i, 300000 / (1 + i), NULL);
+        add(results, "whole chunk", "hopper", 1 + i, 300000.0 / (1 + i), NULL);
     plot(results, BENCH_PLOT_TIME, &seen);
     assert_in(&seen, "median time, ms\n");
     assert_in(&seen, "\n200\n"); /* ms */
