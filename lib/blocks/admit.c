@@ -42,13 +42,21 @@ static int64_t first_new(const ckv_blocks *m, const admission *a)
     return ckv_ceil_div_i64(a->found.length, m->tokens_per_block);
 }
 
-static ckv_status check_ids(const batch *b, int64_t index)
+/* No id is in use, or twice in the batch. */
+static ckv_status check_ids(const batch *b)
 {
-    int64_t id = b->items[index].r->id;
-    bool used = id_map_find(&b->m->by_id, (uint64_t)id) != NULL;
-    for (int64_t i = 0; !used && i < index; i++)
-        used = b->items[i].r->id == id;
-    return used ? ckv_fail(CKV_ERROR_STATE, "add: request %" PRId64 " is there already", id) : CKV_OK;
+    id_map seen = {0};
+    ckv_status status =
+        id_map_reserve(&seen, b->count) ? CKV_OK : ckv_fail(CKV_ERROR_MEMORY, "add: out of host memory");
+    for (int64_t i = 0; status == CKV_OK && i < b->count; i++) {
+        uint64_t id = (uint64_t)b->items[i].r->id;
+        if (id_map_find(&b->m->by_id, id) != NULL || id_map_find(&seen, id) != NULL)
+            status = ckv_fail(CKV_ERROR_STATE, "add: request %" PRId64 " is there already", (int64_t)id);
+        else
+            id_map_add(&seen, id, i);
+    }
+    id_map_free(&seen);
+    return status;
 }
 
 static ckv_status match_one(const ckv_blocks *m, admission *a)
@@ -99,10 +107,9 @@ static ckv_status reserve_places(ckv_blocks *m, int64_t count)
 static ckv_status open_batch(batch *b, const ckv_blocks_request *wanted)
 {
     ckv_blocks *m = b->m;
-    for (int64_t i = 0; i < b->count; i++) {
+    for (int64_t i = 0; i < b->count; i++)
         CKV_TRY(ckv_request_create(m, &wanted[i], &b->items[i].r));
-        CKV_TRY(check_ids(b, i));
-    }
+    CKV_TRY(check_ids(b));
     if (m->config.max_sequences > 0 && m->num_live + b->count > m->config.max_sequences)
         return ckv_fail(CKV_ERROR_CAPACITY,
                         "add: %" PRId64 " requests beside %" PRId64 " live ones; %" PRId64 " fit in all", b->count,

@@ -59,6 +59,9 @@ static ckv_status check_recurrent(const ckv_blocks *m)
         return ckv_fail(CKV_ERROR_INVALID,
                         "snapshot_interval is %" PRId64 "; it must be a multiple of tokens_per_block %" PRId64,
                         interval, m->tokens_per_block);
+    const window_state *largest = &m->windows[m->num_windows - 1];
+    if (largest->info.recurrent || largest->info.sliding)
+        return ckv_fail(CKV_ERROR_INVALID, "window -1 needs a full window, %" PRId64 ", beside it", m->max_seq_len);
     if (m->config.reuse && m->config.partial_reuse)
         return ckv_fail(CKV_ERROR_UNSUPPORTED, "recurrent state cannot be reused in part; switch partial_reuse off");
     return CKV_OK;

@@ -77,7 +77,8 @@ ckv_status ckv_blocks_pin(ckv_blocks *blocks, int64_t id, ckv_blocks_handles *ha
 static bool is_live(ckv_blocks *m, const ckv_blocks_handle *handle)
 {
     const int64_t *pin = id_map_find(&m->pins, handle->serial);
-    return pin != NULL && m->windows[*pin >> 32].info.window == handle->window &&
+    return pin != NULL &&
+           m->windows[*pin >> 32].info.window == ckv_blocks_clamp_window(handle->window, m->max_seq_len) &&
            (int64_t)(uint32_t)*pin == handle->block;
 }
 

@@ -1,87 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckv blocks, and through it the block manager: what scripts answer. */
+#include "tests/support/blocks_lines.h"
 #include "tests/support/case.h"
 #include "tests/support/workplace.h"
-#include "tools/blocks/run.h"
 
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Every field of the expected value is in the other one. */
-static bool contains(const json_t *value, json_t *expected)
-{
-    if (json_is_object(expected)) {
-        const char *key;
-        json_t *field;
-        json_object_foreach(expected, key, field)
-        {
-            if (!contains(json_object_get(value, key), field))
-                return false;
-        }
-        return json_is_object(value);
-    }
-    if (!json_is_array(expected))
-        return json_equal(value, expected) == 1;
-    if (!json_is_array(value) || json_array_size(value) != json_array_size(expected))
-        return false;
-    for (size_t i = 0; i < json_array_size(expected); i++)
-        if (!contains(json_array_get(value, i), json_array_get(expected, i)))
-            return false;
-    return true;
-}
-
-static char *run_text(const char *text, size_t bytes)
-{
-    char *out;
-    size_t size;
-    FILE *stream = open_memstream(&out, &size);
-    assert_non_null(stream);
-    blocks_run run;
-    blocks_run_init(&run);
-    assert_true(blocks_run_text(&run, text, bytes, stream));
-    blocks_run_free(&run);
-    fclose(stream);
-    return out;
-}
-
-/* Take the next line off a text. */
-static char *next_line(char **text)
-{
-    char *line = *text, *end = strchr(line, '\n');
-    if (end != NULL) {
-        *end = '\0';
-        *text = end + 1;
-    } else {
-        *text = line + strlen(line);
-    }
-    return line;
-}
-
-static json_t *parse(const char *line)
-{
-    json_t *value = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-    if (value == NULL)
-        fail_msg("not JSON: %s", line);
-    return value;
-}
-
-static void expect_answers(const char *name, const char *script, char *expected)
-{
-    char *out = run_text(script, strlen(script)), *rest = out;
-    while (*expected != '\0') {
-        char *wanted = next_line(&expected), *got = next_line(&rest);
-        json_t *a = parse(got), *b = parse(wanted);
-        if (!contains(a, b))
-            fail_msg("%s\n  got      %s\n  expected %s", name, got, wanted);
-        json_decref(a);
-        json_decref(b);
-    }
-    if (*rest != '\0')
-        fail_msg("%s: more answers than expected: %s", name, rest);
-    free(out);
-}
 
 static void public_cases(void **state)
 {
@@ -94,43 +20,17 @@ static void public_cases(void **state)
         char path[512];
         snprintf(path, sizeof path, "%.*s.jsonl", (int)(strlen(found.gl_pathv[i]) - strlen(ending)), found.gl_pathv[i]);
         char *script = read_text(path), *expected = read_text(found.gl_pathv[i]);
-        expect_answers(path, script, expected);
+        blocks_expect_answers(path, script, expected);
         free(expected);
         free(script);
     }
     globfree(&found);
 }
 
-/* Lines in pairs: what is asked, and a part of the answer. Apostrophes stand for quotation marks. */
-typedef struct line {
-    const char *in, *out;
-} line;
-
-static void expect_lines(const line *lines, size_t count)
-{
-    char *script, *expected;
-    size_t size;
-    FILE *in = open_memstream(&script, &size), *out = open_memstream(&expected, &size);
-    for (size_t i = 0; i < count; i++) {
-        fprintf(in, "%s\n", lines[i].in);
-        fprintf(out, "%s\n", lines[i].out);
-    }
-    fclose(in);
-    fclose(out);
-    for (char *c = script; *c != '\0'; c++)
-        *c = *c == '\'' ? '"' : *c;
-    for (char *c = expected; *c != '\0'; c++)
-        *c = *c == '\'' ? '"' : *c;
-    expect_answers("script", script, expected);
-    free(script);
-    free(expected);
-}
-#define EXPECT(lines) expect_lines(lines, sizeof(lines) / sizeof(lines)[0])
-
 static void pools_of_every_kind(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':16,'max_seq_len':256,'windows':[256,64],'kv_heads':[4,2,4,4],"
          "'size_per_head':32,'dtype':'fp4','pools':[{'window':64,'size_per_head':64,'dtype':'f16'}],"
          "'indexer':{'head_dim':128,'quant_block':128},'blocks':[4,0]}",
@@ -162,7 +62,7 @@ static void pools_of_every_kind(void **state)
 static void recurrent_state(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'windows':[-1,32],'blocks':[8,0],"
          "'recurrent':{'state_bytes':100,'snapshot_interval':8}}",
          "{'error':'unsupported'}"},
@@ -206,7 +106,7 @@ static void recurrent_state(void **state)
 static void beams_part_at_a_state_boundary(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'windows':[-1,32],'blocks':[12,0],'partial_reuse':false,"
          "'max_beam':3,'recurrent':{'state_bytes':100,'snapshot_interval':4}}",
          "{}"},
@@ -226,7 +126,7 @@ static void beams_part_at_a_state_boundary(void **state)
 static void sinks_stay(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':2,'max_seq_len':32,'windows':[3],'blocks':[8,0],'sink_tokens':3}",
          "{'error':'invalid'}"},
         {"{'op':'init','tokens_per_block':2,'max_seq_len':32,'windows':[8],'blocks':[8,0],'sink_tokens':3}", "{}"},
@@ -253,7 +153,7 @@ static void sinks_stay(void **state)
 static void scratch_pages(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':2,'max_seq_len':32,'windows':[4],'layers':3,'blocks':[8,0],"
          "'swa_scratch':true}",
          "{}"},
@@ -276,7 +176,7 @@ static void scratch_pages(void **state)
 static void tokens_of_a_connector(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[8,0]}", "{}"},
         {"{'op':'add','requests':[{'id':1,'range':[0,10],'external':10}]}", "{'error':'invalid'}"},
         {"{'op':'add','requests':[{'id':1,'range':[0,10],'external':9}]}", "{'requests':[{'prepopulated':9}]}"},
@@ -294,7 +194,7 @@ static void tokens_of_a_connector(void **state)
 static void rewinding(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'windows':[8],'blocks':[8,0]}", "{}"},
         {"{'op':'add','requests':[{'id':1,'range':[0,11]}]}", "{}"},
         {"{'op':'prefill','id':1}", "{'kv':11}"},
@@ -317,7 +217,7 @@ static void rewinding(void **state)
 static void rewound_tails_are_owned(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[8,0],'event_buffer':-1}", "{}"},
         {"{'op':'add','requests':[{'id':1,'range':[0,5]}]}", "{'requests':[{'ids':{'32':[[0,1]]}}]}"},
         {"{'op':'prefill','id':1}", "{}"},
@@ -346,7 +246,7 @@ static void rewound_tails_are_owned(void **state)
 static void names_keep_prefixes_apart(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[16,0],'event_buffer':-1}", "{}"},
         {"{'op':'add','requests':[{'id':1,'range':[0,9],'lora':3,'salt':'x','mm':[{'hash':'cat','pos':2,'len':4}],"
          "'extra_ids':[7,7,7,7,7,7,7,7,7]}]}",
@@ -382,7 +282,7 @@ static void names_keep_prefixes_apart(void **state)
 static void partial_options(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[8,0],'copy_on_partial':false}", "{}"},
         {"{'op':'add','requests':[{'id':1,'range':[0,9]}]}", "{}"},
         {"{'op':'prefill','id':1}", "{}"},
@@ -406,7 +306,7 @@ static void partial_options(void **state)
 static void a_copied_block_serves_the_same_batch(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[4,0]}", "{}"},
         {"{'op':'add','requests':[{'id':0,'range':[0,9]}]}", "{}"},
         {"{'op':'prefill','id':0}", "{}"},
@@ -423,7 +323,7 @@ static void a_copied_block_serves_the_same_batch(void **state)
 static void sizing(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'size_pools','tokens_per_block':16,'max_seq_len':256,'windows':[-1,256],'size_per_head':8,"
          "'recurrent':{'state_bytes':1000,'snapshot_interval':16},'primary_bytes':10000,'max_batch':3,'reuse':false}",
          "{'windows':{'-1':{'blocks':[3,0],'block_bytes':1000},'256':{'blocks':[13,0],'block_bytes':512}}}"},
@@ -447,7 +347,7 @@ static void sizing(void **state)
 static void cross_caches(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[8,0],'cache':'cross','max_beam':2}", "{}"},
         {"{'op':'add','requests':[{'id':1,'range':[0,6],'beam':2}]}", "{'requests':[{'ids':{'32':[[0,1],[0,1]]}}]}"},
         {"{'op':'prefill','id':1}", "{}"},
@@ -463,7 +363,7 @@ static void cross_caches(void **state)
 static void per_request_policy(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':2,'max_seq_len':32,'windows':[4],'blocks':[8,0],'sink_tokens':1,"
          "'reuse_policy':'per_request'}",
          "{}"},
@@ -478,7 +378,7 @@ static void per_request_policy(void **state)
 static void garbage(void **state)
 {
     (void)state;
-    static const line lines[] = {
+    static const script_line lines[] = {
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[4,0]}", "{}"},
         {"{", "{'error':'invalid','op':2}"},
         {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[1000000000,0]}", "{'error':'capacity'}"},
@@ -524,7 +424,7 @@ static void garbage(void **state)
         {"{'op':'check'}", "{'ok':true,'violations':[]}"},
     };
     EXPECT(lines);
-    char *out = run_text("\0\xff{\"op\":\"x\xff\"}\n\r\n  \n{\"op\":\"comment\"}", 28);
+    char *out = blocks_answers("\0\xff{\"op\":\"x\xff\"}\n\r\n  \n{\"op\":\"comment\"}", 28);
     assert_int_equal(lines_of(out), 2);
     free(out);
 }

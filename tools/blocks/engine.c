@@ -114,7 +114,20 @@ static int64_t state_position(const blocks_run *run, const ckv_blocks_request_in
     return info->context_done ? info->positions - 1 : (info->kv - 1) / run->tokens_per_block;
 }
 
-static void write_rows(blocks_run *run, const shadow *s, int64_t from, int64_t to)
+/* Set a row; `undo`, unless it is NULL, remembers what it was. */
+static void set_row(blocks_undo *undo, int64_t *row, int64_t value)
+{
+    if (undo != NULL) {
+        if (undo->count == undo->capacity) {
+            undo->capacity = undo->capacity > 0 ? 2 * undo->capacity : 16;
+            undo->rows = must_have(realloc(undo->rows, (size_t)undo->capacity * sizeof *undo->rows));
+        }
+        undo->rows[undo->count++] = (blocks_undo_row){row, *row};
+    }
+    *row = value;
+}
+
+static void write_rows(blocks_run *run, const shadow *s, int64_t from, int64_t to, blocks_undo *undo)
 {
     for (int64_t i = 0; i < run->num_windows; i++) {
         tables t;
@@ -125,13 +138,13 @@ static void write_rows(blocks_run *run, const shadow *s, int64_t from, int64_t t
             for (int64_t n = from; n < to && !run->windows[i].recurrent; n++) {
                 int64_t *rows = block_rows(run, &t, i, beam, n / step);
                 if (rows != NULL)
-                    rows[n % step] = s->rows[n];
+                    set_row(undo, &rows[n % step], s->rows[n]);
             }
             int64_t *state = run->windows[i].recurrent && t.info.kv > 0
                                  ? block_rows(run, &t, i, beam, state_position(run, &t.info))
                                  : NULL;
             for (int64_t n = 0; state != NULL && n < step; n++)
-                state[n] = s->rows[t.info.kv - 1];
+                set_row(undo, &state[n], s->rows[t.info.kv - 1]);
         }
         free(t.slots);
     }
@@ -146,7 +159,7 @@ void blocks_engine_add(blocks_run *run, const ckv_blocks_request *request, int64
         extend(s, request->tokens[i], request->extra_ids != NULL ? request->extra_ids[i] : 0);
     must_have(tsearch(s, &run->shadows, compare_ids));
     if (request->external > 0)
-        write_rows(run, s, reused, reused + request->external);
+        write_rows(run, s, reused, reused + request->external, NULL);
 }
 
 static void free_shadow(void *memory)
@@ -175,15 +188,25 @@ void blocks_engine_prefill(blocks_run *run, int64_t id, int64_t from, int64_t to
 {
     shadow *s = find_shadow(run, id);
     s->state_lost = false;
-    write_rows(run, s, from, to);
+    write_rows(run, s, from, to, NULL);
 }
 
-void blocks_engine_before_append(blocks_run *run, int64_t id)
+void blocks_engine_before_append(blocks_run *run, int64_t id, blocks_undo *undo)
 {
     shadow *s = find_shadow(run, id);
     ckv_blocks_request_info info;
     if (s != NULL && ckv_blocks_get_request(run->blocks, id, &info) == CKV_OK && info.context_done)
-        write_rows(run, s, info.kv, info.tokens);
+        write_rows(run, s, info.kv, info.tokens, undo);
+}
+
+void blocks_engine_undo(blocks_undo *undo, bool take_back)
+{
+    while (take_back && undo->count > 0) {
+        const blocks_undo_row *last = &undo->rows[--undo->count];
+        *last->row = last->value;
+    }
+    free(undo->rows);
+    *undo = (blocks_undo){NULL, 0, 0};
 }
 
 void blocks_engine_append(blocks_run *run, int64_t id, const int32_t *tokens, int64_t count)
@@ -195,7 +218,7 @@ void blocks_engine_append(blocks_run *run, int64_t id, const int32_t *tokens, in
     for (int64_t i = 0; i < count; i++)
         extend(s, tokens[i], 0);
     s->state_lost = false;
-    write_rows(run, s, before - 1, s->tokens - 1);
+    write_rows(run, s, before - 1, s->tokens - 1, NULL);
 }
 
 void blocks_engine_rewind(blocks_run *run, int64_t id, int64_t tokens)

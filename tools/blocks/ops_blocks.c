@@ -62,17 +62,16 @@ static ckv_status read_place(blocks_run *run, const json_t *in, place *p)
 {
     int64_t id = 0, position = 0, beam = 0;
     bool by_block = blocks_field(in, "block") != NULL, by_id = blocks_field(in, "id") != NULL;
-    CKV_TRY(blocks_window_field(run, in, &p->index));
-    p->window = run->windows[p->index].window;
     if (by_block == by_id)
         return blocks_refuse(run, CKV_ERROR_INVALID, "a block is named by 'block', or by 'id', 'index' and 'beam'");
-    CKV_TRY(blocks_integer(run, in, "block", false, &p->block));
-    if (by_id) {
-        CKV_TRY(blocks_integer(run, in, "id", true, &id));
-        CKV_TRY(blocks_integer(run, in, "index", true, &position));
-        CKV_TRY(blocks_integer(run, in, "beam", false, &beam));
+    CKV_TRY(blocks_integer(run, in, "block", by_block, &p->block));
+    CKV_TRY(blocks_integer(run, in, "id", by_id, &id));
+    CKV_TRY(blocks_integer(run, in, "index", by_id, &position));
+    CKV_TRY(blocks_integer(run, in, "beam", false, &beam));
+    CKV_TRY(blocks_window_field(run, in, &p->index));
+    p->window = run->windows[p->index].window;
+    if (by_id)
         CKV_TRY(ckv_blocks_block_at(run->blocks, id, p->window, position, beam, &p->block));
-    }
     return ckv_blocks_get_block(run->blocks, p->window, p->block, &p->info);
 }
 
@@ -102,12 +101,12 @@ static ckv_status op_write(blocks_run *run, const json_t *in, json_t *out)
     place p;
     int64_t stamp = 0, *data, count;
     bool stamped = blocks_field(in, "stamp") != NULL;
-    CKV_TRY(read_place(run, in, &p));
     CKV_TRY(blocks_integer(run, in, "stamp", false, &stamp));
     CKV_TRY(blocks_integers(run, in, "data", &data, &count));
     if (stamped == (data != NULL) || count > run->tokens_per_block)
         return blocks_refuse(run, CKV_ERROR_INVALID, "either 'stamp' or at most %" PRId64 " values of 'data'",
                              run->tokens_per_block);
+    CKV_TRY(read_place(run, in, &p));
     int64_t *rows = blocks_engine_rows(run, p.index, p.info.tier, p.info.slot);
     for (int64_t i = 0; i < (stamped ? run->tokens_per_block : count); i++)
         rows[i] = stamped ? stamp : data[i];
@@ -119,11 +118,11 @@ static ckv_status op_read(blocks_run *run, const json_t *in, json_t *out)
 {
     place p;
     int64_t rows = run->tokens_per_block;
-    CKV_TRY(read_place(run, in, &p));
     CKV_TRY(blocks_integer(run, in, "rows", false, &rows));
     if (rows < 0 || rows > run->tokens_per_block)
         return blocks_refuse(run, CKV_ERROR_INVALID, "a block has %" PRId64 " rows, not %" PRId64,
                              run->tokens_per_block, rows);
+    CKV_TRY(read_place(run, in, &p));
     json_object_set_new(out, "block", json_integer(p.block));
     json_object_set_new(out, "level", json_integer(p.info.tier));
     json_object_set_new(out, "data",

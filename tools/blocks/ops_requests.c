@@ -66,10 +66,12 @@ static ckv_status op_prefill(blocks_run *run, const json_t *in, json_t *out)
 {
     int64_t id;
     ckv_blocks_request_info info;
+    int64_t to = 0;
     CKV_TRY(read_id(run, in, &id));
-    CKV_TRY(ckv_blocks_get_request(run->blocks, id, &info));
-    int64_t to = info.prompt, from = info.kv;
     CKV_TRY(blocks_integer(run, in, "to", false, &to));
+    CKV_TRY(ckv_blocks_get_request(run->blocks, id, &info));
+    int64_t from = info.kv;
+    to = blocks_field(in, "to") != NULL ? to : info.prompt;
     CKV_TRY(ckv_blocks_prefill(run->blocks, id, to));
     blocks_engine_prefill(run, id, from, to);
     json_object_set_new(out, "kv", json_integer(to));
@@ -125,8 +127,12 @@ static ckv_status op_append(blocks_run *run, const json_t *in, json_t *out)
     CKV_TRY(blocks_tokens(run, in, &tokens, &count));
     if (count == 0)
         return blocks_refuse(run, CKV_ERROR_INVALID, "there are no tokens to append");
-    blocks_engine_before_append(run, id);
-    CKV_TRY(ckv_blocks_append(run->blocks, id, tokens, count));
+    blocks_undo undo = {NULL, 0, 0};
+    blocks_engine_before_append(run, id, &undo);
+    ckv_status status = ckv_blocks_append(run->blocks, id, tokens, count);
+    blocks_engine_undo(&undo, status != CKV_OK);
+    if (status != CKV_OK)
+        return status;
     blocks_engine_append(run, id, tokens, count);
     return grown_json(run, id, out);
 }

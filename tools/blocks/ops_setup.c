@@ -55,13 +55,11 @@ static ckv_status read_layers(blocks_run *run, const json_t *in, ckv_blocks_geom
         CKV_TRY(blocks_integers(run, in, "kv_heads", &heads, &count));
     else
         CKV_TRY(blocks_integer(run, in, "kv_heads", false, &g->kv_heads_all));
-    g->layers = heads != NULL ? count : windows != NULL ? g->num_windows : 1;
     bool given = blocks_field(in, "layers") != NULL;
-    int64_t layers = g->layers;
-    CKV_TRY(blocks_integer(run, in, "layers", false, &layers));
-    if (layers < 1 || (given && heads != NULL && layers != count))
-        return blocks_refuse(run, CKV_ERROR_INVALID, "%" PRId64 " layers with %" PRId64 " kv_heads", layers, count);
-    g->layers = layers;
+    CKV_TRY(blocks_integer(run, in, "layers", false, &g->layers));
+    if ((given && g->layers < 1) || (heads != NULL && (count < 1 || (given && g->layers != count))))
+        return blocks_refuse(run, CKV_ERROR_INVALID, "%" PRId64 " layers with %" PRId64 " kv_heads", g->layers, count);
+    g->layers = heads != NULL ? count : g->layers; /* 0: as many as windows, of each rank where ranks have their own */
     g->kv_heads = heads;
     return CKV_OK;
 }
@@ -157,7 +155,8 @@ static bool read_key(const char *text, int64_t *window)
     char *end;
     errno = 0;
     *window = strtoll(text, &end, 10);
-    return errno == 0 && end != text && *end == '\0' && *window != 0;
+    bool digits = text[0] == '-' || (text[0] >= '1' && text[0] <= '9');
+    return digits && errno == 0 && end != text && *end == '\0';
 }
 
 static ckv_status read_counts(blocks_run *run, const json_t *in, ckv_blocks_config *config)

@@ -155,6 +155,9 @@ ckv_status blocks_retention_object(blocks_run *run, const json_t *object, ckv_bl
     if (blocks_field(object, "decode_duration_ms") != NULL && request->decode_duration_ms < 0)
         return blocks_refuse(run, CKV_ERROR_INVALID, "decode_duration_ms %" PRId64 " is negative",
                              request->decode_duration_ms);
+    if (request->decode_priority < 0 || request->decode_priority > CKV_BLOCKS_MAX_PRIORITY)
+        return blocks_refuse(run, CKV_ERROR_INVALID, "decode_priority %" PRId64 " is not 0 to %d",
+                             request->decode_priority, CKV_BLOCKS_MAX_PRIORITY);
     return CKV_OK;
 }
 

@@ -88,7 +88,18 @@ void blocks_engine_clear(blocks_run *run);
 void blocks_engine_add(blocks_run *run, const ckv_blocks_request *request, int64_t reused);
 void blocks_engine_remove(blocks_run *run, int64_t id);
 void blocks_engine_prefill(blocks_run *run, int64_t id, int64_t from, int64_t to);
-void blocks_engine_before_append(blocks_run *run, int64_t id);
+/* The row of the last token, before the tokens that follow are known to fit: take it back when they do not. */
+typedef struct blocks_undo_row {
+    int64_t *row, value;
+} blocks_undo_row;
+
+typedef struct blocks_undo {
+    blocks_undo_row *rows;
+    int64_t count, capacity;
+} blocks_undo;
+
+void blocks_engine_before_append(blocks_run *run, int64_t id, blocks_undo *undo);
+void blocks_engine_undo(blocks_undo *undo, bool take_back);
 void blocks_engine_append(blocks_run *run, int64_t id, const int32_t *tokens, int64_t count);
 void blocks_engine_rewind(blocks_run *run, int64_t id, int64_t tokens);
 void blocks_engine_verify(blocks_run *run, int64_t id, json_t *out);
