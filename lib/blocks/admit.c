@@ -444,6 +444,7 @@ static void commit(batch *b, ckv_blocks_admission *results_out)
         a->r->added_round = m->round;
         id_map_add(&m->by_id, (uint64_t)a->r->id, m->num_live);
         m->live[m->num_live++] = a->r;
+        m->num_context++;
         results_out[i] = a->result;
         a->r = NULL;
     }

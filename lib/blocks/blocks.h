@@ -116,7 +116,8 @@ struct ckv_blocks {
     id_map by_id;        /* request id -> index in live */
     live_request **live; /* [num_live] */
     int64_t num_live, live_capacity;
-    id_map pins; /* serial -> window index << 32 | block_state */
+    int64_t num_context; /* of the live: whose context is not complete */
+    id_map pins;         /* serial -> window index << 32 | block_state */
     uint64_t next_serial;
     uint64_t releases;
     uint32_t round; /* of scheduling; 0: none yet */

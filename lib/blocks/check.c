@@ -170,6 +170,28 @@ static ckv_status check_node(const ckv_blocks *m, int32_t node)
     return CKV_OK;
 }
 
+/* Children without multimodal items are in the search tree, in order, and each knows the oldest below it. */
+static ckv_status check_order(const trie *t, int32_t parent)
+{
+    int64_t children = 0, ordered = 0;
+    int32_t before = TRIE_NONE;
+    for (int32_t child = t->nodes[parent].first_child; child != TRIE_NONE; child = t->nodes[child].next_sibling)
+        children += t->nodes[child].num_mm == 0;
+    for (int32_t node = trie_order_first(t, parent); node != TRIE_NONE; node = trie_order_next(t, node)) {
+        ordered++;
+        for (int32_t i = 0; i < t->num_windows; i++)
+            if (t->oldest[(int64_t)node * t->num_windows + i] != trie_order_recount(t, node, i))
+                return VIOLATED("node %d does not know the oldest below it", node);
+        key_view key = trie_key(t, node);
+        if (t->nodes[node].parent != parent || (before != TRIE_NONE && !trie_order_precedes(t, before, &key)))
+            return VIOLATED("node %d is out of order below node %d", node, parent);
+        before = node;
+    }
+    if (ordered != children)
+        return VIOLATED("%" PRId64 " children of node %d are in order, there are %" PRId64, ordered, parent, children);
+    return CKV_OK;
+}
+
 static ckv_status check_trie(const ckv_blocks *m)
 {
     const trie *t = &m->trie;
@@ -179,6 +201,7 @@ static ckv_status check_trie(const ckv_blocks *m)
             continue;
         live += node != TRIE_ROOT;
         CKV_TRY(check_node(m, node));
+        CKV_TRY(check_order(t, node));
         uint64_t last = 0;
         for (int32_t child = t->nodes[node].first_child; child != TRIE_NONE; child = t->nodes[child].next_sibling) {
             if (t->nodes[child].parent != node || t->nodes[child].serial < last)
@@ -245,6 +268,7 @@ static ckv_status check_reach(const ckv_blocks *m, const window_state *w, const 
 
 static ckv_status check_requests(const ckv_blocks *m)
 {
+    int64_t context = 0;
     for (int64_t i = 0; i < m->num_live; i++) {
         const live_request *r = m->live[i];
         const int64_t *at = id_map_find(&m->by_id, (uint64_t)r->id);
@@ -253,11 +277,14 @@ static ckv_status check_requests(const ckv_blocks *m)
         if (r->kv < 0 || r->kv > r->num_tokens || r->prompt > r->num_tokens)
             return VIOLATED("request %" PRId64 " has %" PRId64 " tokens, %" PRId64 " of them written", r->id,
                             r->num_tokens, r->kv);
+        context += r->kv < r->prompt;
         for (int32_t n = 0; n < m->num_windows; n++) {
             CKV_TRY(check_writable(m, &m->windows[n], r));
             CKV_TRY(check_reach(m, &m->windows[n], r));
         }
     }
+    if (context != m->num_context)
+        return VIOLATED("%" PRId64 " contexts are counted, there are %" PRId64, m->num_context, context);
     return CKV_OK;
 }
 

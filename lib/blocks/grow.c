@@ -47,6 +47,7 @@ ckv_status ckv_blocks_prefill(ckv_blocks *blocks, int64_t id, int64_t to)
         status = check_prefill(blocks, r, to);
     if (status == CKV_OK) {
         r->kv = to;
+        blocks->num_context -= to == r->prompt;
         if (r->snapshots != NULL && to % blocks->tokens_per_block == 0)
             r->snapshots[to / blocks->tokens_per_block - 1] = 1;
         for (int32_t i = blocks->num_windows - 1; to == r->prompt && i >= 0; i--)
@@ -330,6 +331,7 @@ ckv_status ckv_blocks_remove(ckv_blocks *blocks, int64_t id, int store, int64_t 
         status = ckv_request_store(blocks, r, STORE_TAIL, stored_out, NULL);
     if (status == CKV_OK) {
         ckv_request_release(blocks, r);
+        blocks->num_context -= r->kv < r->prompt;
         blocks->live[r->live_at] = blocks->live[--blocks->num_live];
         blocks->live[r->live_at]->live_at = r->live_at;
         *id_map_find(&blocks->by_id, (uint64_t)blocks->live[r->live_at]->id) = r->live_at;

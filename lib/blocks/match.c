@@ -24,7 +24,6 @@ typedef struct walk {
 /* A child whose leading rows a window can reuse. */
 typedef struct candidate {
     int32_t node, common;
-    bool exact;
 } candidate;
 
 static bool is_asked(const walk *k, int32_t window)
@@ -88,13 +87,36 @@ static bool may_take(const walk *k, const window_state *w, int32_t node, bool ex
     return k->options.copy || (!is_held(&w->blocks[id]) && k->m->trie.nodes[node].first_child == TRIE_NONE);
 }
 
-static bool is_better(const trie *t, candidate a, candidate b)
+/* The child with most of the key's tokens among those that nobody holds and nothing hangs below: all have to be looked
+ * at. */
+static candidate best_unheld(const walk *k, const window_state *w, int32_t parent, const key_view *key)
 {
-    if (b.node == NONE || a.common != b.common)
-        return b.node == NONE || a.common > b.common;
-    if (a.exact != b.exact)
-        return a.exact;
-    return t->nodes[a.node].serial < t->nodes[b.node].serial;
+    const trie *t = &k->m->trie;
+    candidate best = {.node = NONE};
+    for (int32_t node = trie_first_like(t, parent, key, 1); node != TRIE_NONE; node = trie_next_like(t, node, key, 1)) {
+        key_view found = trie_key(t, node);
+        candidate c = {.node = node, .common = key_common(&found, key)};
+        bool better = best.node == NONE || c.common > best.common ||
+                      (c.common == best.common && t->nodes[node].serial < t->nodes[best.node].serial);
+        if (better && may_take(k, w, node, false))
+            best = c;
+    }
+    return best;
+}
+
+/* The child with most of the key's tokens, the oldest of equals. */
+static candidate best_of_all(const walk *k, const window_state *w, int32_t parent, const key_view *key)
+{
+    candidate best = {.node = NONE};
+    for (int32_t most = key->count; best.common < most;) {
+        int32_t common = (best.common + most + 1) / 2;
+        int32_t node = trie_oldest_like(&k->m->trie, parent, key, common, w->index);
+        if (node == TRIE_NONE)
+            most = common - 1;
+        else
+            best = (candidate){.node = node, .common = common};
+    }
+    return best;
 }
 
 /* The best child of the node at a depth for each window; node NONE, common 0 when there is none. */
@@ -107,17 +129,17 @@ static void find_candidates(const walk *k, int64_t depth, candidate *best_out)
     int64_t start = depth * t->tokens_per_block, left = k->options.limit - start;
     if (left <= 0 || k->options.full_only)
         return;
-    key_view key = key_make(&k->keys, start, ckv_min_i64(left, t->tokens_per_block));
     int32_t parent = k->nodes[depth];
-    for (int32_t node = trie_first_candidate(t, parent, &key); node != TRIE_NONE;
-         node = trie_next_candidate(t, node, parent, &key)) {
-        key_view found = trie_key(t, node);
-        candidate c = {.node = node, .exact = key_equal(&found, &key)};
-        c.common = c.exact ? key.count : key_common(&found, &key);
-        for (int32_t i = 0; c.common > 0 && i < m->num_windows; i++)
-            if (!m->windows[i].info.recurrent && may_take(k, &m->windows[i], node, c.exact) &&
-                is_better(t, c, best_out[i]))
-                best_out[i] = c;
+    key_view key = key_make(&k->keys, start, ckv_min_i64(left, t->tokens_per_block));
+    int32_t exact = trie_find(t, parent, &key, key_digest(t->nodes[parent].digest, &key, &t->spaces));
+    for (int32_t i = 0; i < m->num_windows; i++) {
+        const window_state *w = &m->windows[i];
+        if (!is_asked(k, i) || w->info.recurrent)
+            continue;
+        if (exact != TRIE_NONE && may_take(k, w, exact, true))
+            best_out[i] = (candidate){.node = exact, .common = key.count};
+        else if (k->options.partial && key.num_mm == 0)
+            best_out[i] = k->options.copy ? best_of_all(k, w, parent, &key) : best_unheld(k, w, parent, &key);
     }
 }
 

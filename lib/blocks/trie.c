@@ -12,13 +12,6 @@ static int32_t *exact_bucket(const trie *t, uint64_t digest)
     return &t->exact[(uint32_t)(digest >> 32) & t->bucket_mask];
 }
 
-static int32_t *group_bucket(const trie *t, int32_t parent, int32_t space, int32_t first_token)
-{
-    uint64_t mixed = ((uint64_t)(uint32_t)parent << 32 | (uint32_t)first_token) * 0x9e3779b97f4a7c15u;
-    mixed = (mixed ^ mixed >> 31 ^ (uint64_t)(uint32_t)space) * 0xbf58476d1ce4e5b9u;
-    return &t->group[(uint32_t)(mixed >> 32) & t->bucket_mask];
-}
-
 static int32_t *node_tokens(const trie *t, int32_t node)
 {
     return t->tokens + (int64_t)node * t->tokens_per_block;
@@ -31,34 +24,12 @@ static void link_exact(trie *t, int32_t node)
     *bucket = node;
 }
 
-static void link_group(trie *t, int32_t node)
-{
-    trie_node *n = &t->nodes[node];
-    int32_t *bucket = group_bucket(t, n->parent, n->space, node_tokens(t, node)[0]);
-    n->next_group = *bucket;
-    n->prev_group = TRIE_NONE;
-    if (*bucket != TRIE_NONE)
-        t->nodes[*bucket].prev_group = node;
-    *bucket = node;
-}
-
 static void unlink_exact(trie *t, int32_t node)
 {
     int32_t *link = exact_bucket(t, t->nodes[node].digest);
     while (*link != node)
         link = &t->nodes[*link].next_exact;
     *link = t->nodes[node].next_exact;
-}
-
-static void unlink_group(trie *t, int32_t node)
-{
-    const trie_node *n = &t->nodes[node];
-    if (n->prev_group != TRIE_NONE)
-        t->nodes[n->prev_group].next_group = n->next_group;
-    else
-        *group_bucket(t, n->parent, n->space, node_tokens(t, node)[0]) = n->next_group;
-    if (n->next_group != TRIE_NONE)
-        t->nodes[n->next_group].prev_group = n->prev_group;
 }
 
 static bool rebuild_buckets(trie *t, int32_t capacity)
@@ -68,25 +39,16 @@ static bool rebuild_buckets(trie *t, int32_t capacity)
         buckets *= 2;
     if (t->exact != NULL && buckets == t->bucket_mask + 1)
         return true;
-    int32_t *exact = malloc(buckets * sizeof *exact), *group = malloc(buckets * sizeof *group);
-    if (exact == NULL || group == NULL) {
-        free(exact);
-        free(group);
+    int32_t *exact = malloc(buckets * sizeof *exact);
+    if (exact == NULL)
         return false;
-    }
     memset(exact, 0xff, buckets * sizeof *exact); /* TRIE_NONE */
-    memset(group, 0xff, buckets * sizeof *group);
     free(t->exact);
-    free(t->group);
     t->exact = exact;
-    t->group = group;
     t->bucket_mask = buckets - 1;
-    for (int32_t i = 1; i < t->used; i++) {
-        if (t->nodes[i].parent != TRIE_NONE) {
+    for (int32_t i = 1; i < t->used; i++)
+        if (t->nodes[i].parent != TRIE_NONE)
             link_exact(t, i);
-            link_group(t, i);
-        }
-    }
     return true;
 }
 
@@ -107,7 +69,9 @@ bool trie_reserve(trie *t, int64_t more)
     t->tokens = tokens != NULL ? tokens : t->tokens;
     int32_t *values = realloc(t->values, (size_t)capacity * (size_t)t->num_windows * sizeof *values);
     t->values = values != NULL ? values : t->values;
-    if (nodes == NULL || tokens == NULL || values == NULL || !rebuild_buckets(t, (int32_t)capacity))
+    int32_t *oldest = realloc(t->oldest, (size_t)capacity * (size_t)t->num_windows * sizeof *oldest);
+    t->oldest = oldest != NULL ? oldest : t->oldest;
+    if (nodes == NULL || tokens == NULL || values == NULL || oldest == NULL || !rebuild_buckets(t, (int32_t)capacity))
         return false;
     t->capacity = (int32_t)capacity;
     return true;
@@ -123,6 +87,7 @@ bool trie_init(trie *t, int32_t tokens_per_block, int32_t num_windows)
                                       .parent = TRIE_NONE,
                                       .first_child = TRIE_NONE,
                                       .last_child = TRIE_NONE,
+                                      .order = TRIE_NONE,
                                       .num_values = 1}; /* never pruned */
     memset(t->values, 0xff, (size_t)num_windows * sizeof *t->values);
     t->used = 1;
@@ -136,8 +101,8 @@ void trie_free(trie *t)
     free(t->nodes);
     free(t->tokens);
     free(t->values);
+    free(t->oldest);
     free(t->exact);
-    free(t->group);
     key_spaces_free(&t->spaces);
     *t = (trie){0};
 }
@@ -234,6 +199,7 @@ int32_t trie_add(trie *t, int32_t parent, const key_view *key, uint64_t digest)
                        .last_child = TRIE_NONE,
                        .next_sibling = TRIE_NONE,
                        .prev_sibling = TRIE_NONE,
+                       .order = TRIE_NONE,
                        .space = key->space,
                        .count = key->count,
                        .num_mm = key->num_mm};
@@ -251,46 +217,29 @@ int32_t trie_add(trie *t, int32_t parent, const key_view *key, uint64_t digest)
     t->live++;
     key_space_retain(&t->spaces, key->space);
     link_exact(t, node);
-    link_group(t, node);
     link_child(t, node);
+    trie_order_add(t, node, key);
     return node;
-}
-
-/* The first of a bucket's nodes from `node` on that belongs to the group. */
-static int32_t skip_others(const trie *t, int32_t node, int32_t parent, const key_view *key)
-{
-    while (node != TRIE_NONE && (t->nodes[node].parent != parent || t->nodes[node].space != key->space ||
-                                 node_tokens(t, node)[0] != key->tokens[0]))
-        node = t->nodes[node].next_group;
-    return node;
-}
-
-int32_t trie_first_candidate(const trie *t, int32_t parent, const key_view *key)
-{
-    return skip_others(t, *group_bucket(t, parent, key->space, key->tokens[0]), parent, key);
-}
-
-int32_t trie_next_candidate(const trie *t, int32_t candidate, int32_t parent, const key_view *key)
-{
-    return skip_others(t, t->nodes[candidate].next_group, parent, key);
 }
 
 void trie_set_value(trie *t, int32_t node, int32_t window, int32_t block)
 {
     t->values[(int64_t)node * t->num_windows + window] = block;
     t->nodes[node].num_values++;
+    trie_order_changed(t, node, window);
 }
 
 void trie_clear_value(trie *t, int32_t node, int32_t window)
 {
     t->values[(int64_t)node * t->num_windows + window] = -1;
     t->nodes[node].num_values--;
+    trie_order_changed(t, node, window);
 }
 
 void trie_remove_leaf(trie *t, int32_t node)
 {
     unlink_exact(t, node);
-    unlink_group(t, node);
+    trie_order_remove(t, node);
     unlink_child(t, node);
     key_space_release(&t->spaces, t->nodes[node].space);
     free(t->nodes[node].more);

@@ -6,6 +6,7 @@
 #include "lib/support/error.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Node of the first `blocks` whole keys of a path; TRIE_NONE: not that deep. */
@@ -27,6 +28,39 @@ static bool continues(const trie *t, const key_source *keys, int32_t node, int64
         return false;
     key_view same = key_make(keys, start, key.count);
     return key_equal(&key, &same);
+}
+
+static void insert_by_age(const trie *t, int32_t *tops, int64_t count, int32_t node)
+{
+    for (; count > 0 && t->nodes[tops[count - 1]].serial > t->nodes[node].serial; count--)
+        tops[count] = tops[count - 1];
+    tops[count] = node;
+}
+
+/* Children whose key is the `most` tokens from `start` on or begins them, oldest first: at most one of each length. In
+ * their order, the first child that shares some number of tokens is the only one that could end with them. */
+static int64_t find_tops(const trie *t, const key_source *keys, int32_t parent, int64_t start, int64_t most,
+                         int32_t *tops_out)
+{
+    int64_t count = 0;
+    key_view key = key_make(keys, start, most);
+    if (key.num_mm > 0) {
+        for (int32_t child = t->nodes[parent].first_child; child != TRIE_NONE; child = t->nodes[child].next_sibling)
+            if (continues(t, keys, child, start, most))
+                tops_out[count++] = child;
+        return count;
+    }
+    for (int32_t shared = 1; shared <= most;) {
+        int32_t node = trie_first_like(t, parent, &key, shared);
+        if (node == TRIE_NONE)
+            break;
+        key_view found = trie_key(t, node);
+        int32_t common = key_common(&found, &key);
+        if (common == found.count)
+            insert_by_age(t, tops_out, count++, node);
+        shared = common + 1;
+    }
+    return count;
 }
 
 /* Take the values of one node out of the trie, windows from the largest. Blocks nobody holds become empty ones. */
@@ -67,23 +101,24 @@ static void drop_subtree(ckv_blocks *m, int32_t top, int64_t *dropped_out)
     }
 }
 
-static void truncate_path(ckv_blocks *m, const live_request *r, int64_t keep, int64_t *dropped_out)
+static ckv_status truncate_path(ckv_blocks *m, const live_request *r, int64_t keep, int64_t *dropped_out)
 {
     trie *t = &m->trie;
     key_source keys = ckv_request_keys(r);
     int64_t blocks = ckv_ceil_div_i64(keep, t->tokens_per_block), start = blocks * t->tokens_per_block;
-    if (start >= r->num_tokens)
-        return;
-    int32_t node = descend(t, &keys, blocks);
+    int32_t node = start < r->num_tokens ? descend(t, &keys, blocks) : TRIE_NONE;
     if (node == TRIE_NONE)
-        return;
+        return CKV_OK;
     int64_t most = ckv_min_i64(r->num_tokens - start, t->tokens_per_block);
-    for (int32_t child = t->nodes[node].first_child, next; child != TRIE_NONE; child = next) {
-        next = t->nodes[child].next_sibling;
-        if (continues(t, &keys, child, start, most))
-            drop_subtree(m, child, dropped_out);
-    }
+    int32_t *tops = malloc((size_t)most * sizeof *tops);
+    if (tops == NULL)
+        return ckv_fail(CKV_ERROR_MEMORY, "truncate: out of host memory");
+    int64_t count = find_tops(t, &keys, node, start, most, tops);
+    for (int64_t i = 0; i < count; i++)
+        drop_subtree(m, tops[i], dropped_out);
     trie_prune(t, node);
+    free(tops);
+    return CKV_OK;
 }
 
 ckv_status ckv_blocks_truncate(ckv_blocks *blocks, const ckv_blocks_request *request, int64_t keep,
@@ -96,9 +131,9 @@ ckv_status ckv_blocks_truncate(ckv_blocks *blocks, const ckv_blocks_request *req
     int64_t dropped[CKV_BLOCKS_MAX_WINDOWS] = {0};
     ckv_status status = ckv_request_create(blocks, request, &r);
     if (status == CKV_OK) {
-        truncate_path(blocks, r, ckv_min_i64(keep, r->num_tokens), dropped);
+        status = truncate_path(blocks, r, ckv_min_i64(keep, r->num_tokens), dropped);
         ckv_request_destroy(blocks, r);
-        if (dropped_out != NULL)
+        if (status == CKV_OK && dropped_out != NULL)
             memcpy(dropped_out, dropped, (size_t)blocks->num_windows * sizeof *dropped_out);
     }
     return ckv_blocks_leave(blocks, status);

@@ -298,10 +298,10 @@ ckv_status ckv_blocks_diagnose(ckv_blocks *blocks, ckv_blocks_diagnostics *diagn
     if (diagnostics_out == NULL)
         return ckv_fail(CKV_ERROR_INVALID, "diagnose: diagnostics_out is NULL");
     CKV_TRY(ckv_blocks_enter(blocks, "diagnose"));
-    ckv_blocks_diagnostics d = {.sequences = blocks->num_live, .pins = blocks->pins.count};
-    for (int64_t i = 0; i < blocks->num_live; i++)
-        d.context += blocks->live[i]->kv < blocks->live[i]->prompt;
-    d.generation = d.sequences - d.context;
+    ckv_blocks_diagnostics d = {.sequences = blocks->num_live,
+                                .context = blocks->num_context,
+                                .generation = blocks->num_live - blocks->num_context,
+                                .pins = blocks->pins.count};
     for (int32_t i = 0; i < blocks->num_windows; i++) {
         const window_state *w = &blocks->windows[i];
         for (int tier = 0; tier < CKV_BLOCKS_TIERS; tier++) {

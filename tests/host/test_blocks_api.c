@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The block manager called from C: refusals, packed tokens, hashes that all machines agree on. */
+/* The block manager called from C: refusals, packed tokens, hashes that all machines agree on, cost. */
 #include "tests/support/case.h"
 
 #include <ckv/blocks_report.h>
@@ -254,6 +254,41 @@ static void long_paths(void **state)
     ckv_blocks_destroy(&blocks);
 }
 
+/* A hundred thousand prompts that begin alike and part in their first block: none pays for the others. Looking at each
+ * sibling would take minutes, the case has one. */
+static void siblings_cost_nothing(void **state)
+{
+    (void)state;
+    enum { PROMPTS = 100000 };
+    ckv_blocks_count count = {.blocks = {3 * PROMPTS + 3, 0}};
+    ckv_blocks_config config = ckv_blocks_config_default();
+    ckv_blocks *blocks;
+    config.geometry.tokens_per_block = 4;
+    config.geometry.max_seq_len = 16;
+    config.counts = &count;
+    config.num_counts = 1;
+    assert_ok(ckv_blocks_create(&config, &blocks));
+    int32_t tokens[] = {7, 7, 0, 1, 2, 3, 4, 5, 6};
+    ckv_blocks_request request = make_request(1, tokens, 9);
+    ckv_blocks_admission admission;
+    int64_t dropped;
+    for (int32_t i = 0; i < PROMPTS; i++) {
+        tokens[2] = i;
+        assert_ok(ckv_blocks_add(blocks, &request, 1, &admission));
+        assert_int_equal(admission.prepopulated_tokens, i > 0 ? 2 : 0);
+        assert_ok(ckv_blocks_prefill(blocks, 1, 9));
+        assert_ok(ckv_blocks_remove(blocks, 1, 1, NULL));
+    }
+    assert_ok(ckv_blocks_check(blocks));
+    for (int32_t i = 0; i < PROMPTS; i++) {
+        tokens[2] = i;
+        assert_ok(ckv_blocks_truncate(blocks, &request, 0, &dropped));
+        assert_int_equal(dropped, 2);
+    }
+    assert_ok(ckv_blocks_check(blocks));
+    ckv_blocks_destroy(&blocks);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(requests_need_a_manager),
     CKV_CASE(blocks_need_a_manager),
@@ -262,6 +297,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(packed_tokens_follow_the_request),
     CKV_CASE(hashes_depend_on_keys_alone),
     CKV_CASE(long_paths),
+    CKV_CASE(siblings_cost_nothing),
 };
 
 CKV_TEST_MAIN("blocks_api", cases)
