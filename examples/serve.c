@@ -29,7 +29,7 @@ static int rows_hold_tokens(ckv_blocks *blocks, int64_t id, int64_t from, int64_
     CHECK(ckv_blocks_step_begin(blocks, NULL)); /* the stream of the step waits for the library's copies */
     int ok = 1;
     for (int64_t n = from; n < to; n++) {
-        float *block = (float *)((char *)pool.base + slots[n / STEP] * pool.slot_stride_bytes);
+        float *block = (float *)(void *)((char *)pool.base + slots[n / STEP] * pool.slot_stride_bytes);
         for (int64_t run = 0; run < LAYERS * 2 * HEADS; run++) {
             float *row = block + (run * STEP + n % STEP) * DIM;
             for (int64_t i = 0; i < DIM; i++) {

@@ -62,6 +62,7 @@ static ckv_status read_place(blocks_run *run, const json_t *in, place *p)
 {
     int64_t id = 0, position = 0, beam = 0;
     bool by_block = blocks_field(in, "block") != NULL, by_id = blocks_field(in, "id") != NULL;
+    *p = (place){0};
     if (by_block == by_id)
         return blocks_refuse(run, CKV_ERROR_INVALID, "a block is named by 'block', or by 'id', 'index' and 'beam'");
     CKV_TRY(blocks_integer(run, in, "block", by_block, &p->block));
