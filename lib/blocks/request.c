@@ -258,18 +258,28 @@ key_source ckv_request_keys(const live_request *r)
                         .space = r->space};
 }
 
+/* The range of a sorted list that contains a token; NULL. */
+static const ckv_blocks_range *find_range(const ckv_blocks_range *ranges, int64_t num_ranges, int64_t token)
+{
+    int64_t first = 0,
+            end = num_ranges; /* those before `first` start no later than the token, those from `end` on do */
+    while (first < end) {
+        int64_t middle = first + (end - first) / 2;
+        if (ranges[middle].start <= token)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first > 0 && token < ranges[first - 1].end ? &ranges[first - 1] : NULL;
+}
+
 void ckv_request_retention(const ckv_blocks *m, const live_request *r, int64_t position, int64_t *priority_out,
                            int64_t *duration_out)
 {
     int64_t token = position * m->tokens_per_block;
-    *priority_out = NONE;
-    *duration_out = CKV_BLOCKS_NO_DURATION;
-    for (int64_t i = 0; i < r->num_ranges && r->ranges[i].start <= token && token < r->prompt; i++) {
-        if (token >= r->ranges[i].end)
-            continue;
-        *priority_out = r->ranges[i].priority;
-        *duration_out = r->ranges[i].duration_ms;
-    }
+    const ckv_blocks_range *range = token < r->prompt ? find_range(r->ranges, r->num_ranges, token) : NULL;
+    *priority_out = range != NULL ? range->priority : NONE;
+    *duration_out = range != NULL ? range->duration_ms : CKV_BLOCKS_NO_DURATION;
 }
 
 int64_t ckv_request_shared(const ckv_blocks *m, const live_request *r)
@@ -300,12 +310,9 @@ ckv_status ckv_blocks_retention(const ckv_blocks_range *ranges, int64_t num_rang
         qsort(sorted, (size_t)num_ranges, sizeof *sorted, by_start);
     ckv_status status = ckv_blocks_check_ranges(sorted, num_ranges);
     for (int64_t start = 0; status == CKV_OK && start < length; start += tokens_per_block) {
-        int64_t at = 0;
-        while (at < num_ranges && sorted[at].end <= start)
-            at++;
-        bool covered = at < num_ranges && sorted[at].start <= start;
-        *priorities_out++ = covered ? sorted[at].priority : NONE;
-        *durations_out++ = covered ? sorted[at].duration_ms : CKV_BLOCKS_NO_DURATION;
+        const ckv_blocks_range *range = find_range(sorted, num_ranges, start);
+        *priorities_out++ = range != NULL ? range->priority : NONE;
+        *durations_out++ = range != NULL ? range->duration_ms : CKV_BLOCKS_NO_DURATION;
     }
     free(sorted);
     return status;
