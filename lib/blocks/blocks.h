@@ -95,8 +95,8 @@ typedef struct live_request {
 
 typedef struct event_log {
     int64_t limit; /* -1 none, 0 off */
-    ckv_blocks_event *items;
-    int64_t count, capacity, next_id, dropped;
+    ckv_blocks_event *items; /* [capacity], `count` of them from `first` on */
+    int64_t first, count, capacity, next_id, dropped;
 } event_log;
 
 typedef struct records {

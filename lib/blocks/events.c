@@ -8,21 +8,41 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The events to the front of their memory. */
+static void close_gap(event_log *log)
+{
+    if (log->first > 0)
+        memmove(log->items, log->items + log->first, (size_t)log->count * sizeof *log->items);
+    log->first = 0;
+}
+
+/* Room for one more event. Dropped ones leave a gap in front, closed when it is at least as long as what moves. */
+static bool reserve_event(event_log *log)
+{
+    if (log->first + log->count < log->capacity)
+        return true;
+    if (log->first > 0 && log->first >= log->count) {
+        close_gap(log);
+        return true;
+    }
+    int64_t capacity = log->capacity > 0 ? 2 * log->capacity : 16;
+    ckv_blocks_event *items = realloc(log->items, (size_t)capacity * sizeof *items);
+    if (items == NULL)
+        return false;
+    log->items = items;
+    log->capacity = capacity;
+    return true;
+}
+
 /* A place for the next event, with its id; NULL when it is lost. */
 static ckv_blocks_event *next_event(event_log *log, ckv_blocks_event_type type, const window_state *w)
 {
     int64_t id = log->next_id++;
-    if (log->count == log->capacity) {
-        int64_t capacity = log->capacity > 0 ? 2 * log->capacity : 16;
-        ckv_blocks_event *items = realloc(log->items, (size_t)capacity * sizeof *items);
-        if (items == NULL) {
-            log->dropped++;
-            return NULL;
-        }
-        log->items = items;
-        log->capacity = capacity;
+    if (!reserve_event(log)) {
+        log->dropped++;
+        return NULL;
     }
-    ckv_blocks_event *event = &log->items[log->count++];
+    ckv_blocks_event *event = &log->items[log->first + log->count++];
     *event = (ckv_blocks_event){.id = id, .type = type, .window = w->info.window};
     return event;
 }
@@ -134,8 +154,8 @@ static void drop_oldest(event_log *log)
     if (excess <= 0)
         return;
     for (int64_t i = 0; i < excess; i++)
-        free(log->items[i].memory);
-    memmove(log->items, log->items + excess, (size_t)log->limit * sizeof *log->items);
+        free(log->items[log->first + i].memory);
+    log->first += excess;
     log->count = log->limit;
     log->dropped += excess;
 }
@@ -163,6 +183,7 @@ ckv_status ckv_blocks_drain_events(ckv_blocks *blocks, ckv_blocks_events *events
     CKV_TRY(ckv_blocks_enter(blocks, "drain_events"));
     event_log *log = &blocks->events;
     flush(blocks);
+    close_gap(log);
     *events_out = (ckv_blocks_events){log->items, log->count, log->dropped};
     *log = (event_log){.limit = log->limit, .next_id = log->next_id};
     return ckv_blocks_leave(blocks, CKV_OK);
@@ -180,6 +201,7 @@ void ckv_blocks_events_free(ckv_blocks_events *events)
 
 void ckv_events_free(ckv_blocks *m)
 {
+    close_gap(&m->events);
     ckv_blocks_events events = {m->events.items, m->events.count, 0};
     ckv_blocks_events_free(&events);
     m->events.items = NULL;

@@ -137,10 +137,51 @@ static void a_refused_append_writes_nothing(void **state)
     EXPECT(lines);
 }
 
+/* However often a bounded buffer is flushed, it holds the newest, in order, and the count of the others. */
+static void a_bounded_buffer_holds_the_newest(void **state)
+{
+    (void)state;
+#define SERVE(i)                                                                                                       \
+    {"{'op':'add','requests':[{'id':" #i ",'tokens':[" #i ",1,2,3,4]}]}", "{}"},                                       \
+        {"{'op':'prefill','id':" #i "}", "{}"},                                                                        \
+    {                                                                                                                  \
+        "{'op':'remove','id':" #i "}", "{'stored':{'32':1}}"                                                           \
+    }
+#define FLUSH(n)                                                                                                       \
+    {                                                                                                                  \
+        "{'op':'flush_events'}", "{'buffered':" #n "}"                                                                 \
+    }
+    static const script_line lines[] = {
+        {"{'op':'init','tokens_per_block':4,'max_seq_len':32,'blocks':[12,0],'event_buffer':2}", "{}"},
+        FLUSH(1),
+        SERVE(1),
+        FLUSH(2),
+        SERVE(2),
+        FLUSH(2),
+        SERVE(3),
+        SERVE(4),
+        FLUSH(2),
+        SERVE(5),
+        FLUSH(2),
+        FLUSH(2),
+        {"{'op':'events'}", "{'events':[{'id':4,'blocks':[{'tokens':[4,1,2,3]}]},"
+                            "{'id':5,'blocks':[{'tokens':[5,1,2,3]}]}],'dropped':4}"},
+        SERVE(6),
+        {"{'op':'events'}", "{'events':[{'id':6}],'dropped':0}"},
+        SERVE(7),
+        SERVE(8),
+        SERVE(9),
+        FLUSH(2),
+    };
+    EXPECT(lines);
+#undef SERVE
+#undef FLUSH
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(large_windows_mean_the_longest),  CKV_CASE(ranks_have_their_own_windows),
     CKV_CASE(states_need_a_full_window),       CKV_CASE(values_are_judged_first),
-    CKV_CASE(a_refused_append_writes_nothing),
+    CKV_CASE(a_refused_append_writes_nothing), CKV_CASE(a_bounded_buffer_holds_the_newest),
 };
 
 CKV_TEST_MAIN("blocks_contract", cases)
