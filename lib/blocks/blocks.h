@@ -94,7 +94,7 @@ typedef struct live_request {
 } live_request;
 
 typedef struct event_log {
-    int64_t limit; /* -1 none, 0 off */
+    int64_t limit;           /* -1 none, 0 off */
     ckv_blocks_event *items; /* [capacity], `count` of them from `first` on */
     int64_t first, count, capacity, next_id, dropped;
 } event_log;
