@@ -2,6 +2,7 @@
 /* ckv replay: run a recorded trace, compare every forward with the exact window. */
 #include "tools/common/cli.h"
 #include "tools/common/launch_env.h"
+#include "tools/common/replace_file.h"
 #include "tools/trace/gpus.h"
 #include "tools/trace/replay.h"
 
@@ -12,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct options {
     const char *trace, *out, *device, *backend, *exchange;
@@ -145,12 +145,6 @@ static int fail_op(replay *r, size_t index, ckv_status status)
 static bool is_on_gpu(const replay *r)
 {
     return strcmp(r->options->device, "cuda") == 0;
-}
-
-static bool is_one_file(const char *path, const char *other)
-{
-    struct stat one, two;
-    return stat(path, &one) == 0 && stat(other, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino;
 }
 
 /* What can be refused without looking into the trace. */

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/trace/safetensors.h"
 
+#include "tools/common/replace_file.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define LENGTH_BYTES 8
 #define METADATA_KEY "__metadata__"
@@ -426,31 +426,10 @@ static bool check_sizes(const char *path, const safetensors_tensor *tensors, siz
     return true;
 }
 
-/* A new file beside `path`, its name in `temporary`; NULL with the reason. */
-static FILE *open_beside(const char *path, char temporary[static PATH_MAX], problem *why)
-{
-    struct stat info;
-    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        problem_format(why, "%s: not a regular file", path);
-        return NULL;
-    }
-    bool fits = snprintf(temporary, PATH_MAX, "%s.%ld.tmp", path, (long)getpid()) < PATH_MAX;
-    errno = ENAMETOOLONG;
-    FILE *stream = fits ? fopen(temporary, "wbx") : NULL;
-    if (stream == NULL)
-        problem_format(why, "%s: %s", path, strerror(errno));
-    return stream;
-}
-
 bool safetensors_check_writable(const char *path, problem *why)
 {
-    char temporary[PATH_MAX];
-    FILE *stream = open_beside(path, temporary, why);
-    if (stream == NULL)
-        return false;
-    fclose(stream);
-    remove(temporary);
-    return true;
+    const char *cause;
+    return replace_file_check(path, &cause) || problem_set(why, "%s: %s", path, cause);
 }
 
 bool safetensors_write(const char *path, const safetensors_entry *metadata, size_t num_metadata,
@@ -461,17 +440,12 @@ bool safetensors_write(const char *path, const safetensors_entry *metadata, size
     char *header = make_header(path, metadata, num_metadata, tensors, num_tensors, why);
     if (header == NULL)
         return false;
-    char temporary[PATH_MAX];
-    FILE *stream = open_beside(path, temporary, why);
-    bool ok = stream != NULL;
-    if (ok) {
-        ok = write_contents(stream, header, tensors, num_tensors);
-        ok = fclose(stream) == 0 && ok && rename(temporary, path) == 0;
-        if (!ok) {
-            problem_format(why, "%s: %s", path, strerror(errno));
-            remove(temporary);
-        }
-    }
+    replace_file file;
+    const char *cause;
+    bool ok = replace_file_open(path, &file, &cause) &&
+              replace_file_close(&file, write_contents(file.stream, header, tensors, num_tensors), &cause);
+    if (!ok)
+        problem_format(why, "%s: %s", path, cause);
     free(header);
     return ok;
 }
