@@ -148,6 +148,37 @@ static void a_token_never_written_is_refused(void **state)
     workplace_close(&place);
 }
 
+/* Two tokens of values 1 and 3 and two padding rows of 8 and 20, all keys alike: with the first padding row the mean
+ * is 4. Of two ranks each has room for a token; one rank has room for all. */
+static void padding_that_no_shard_has_room_for_is_no_ranks(void **state)
+{
+    (void)state;
+    enum { TOKENS = 2, ROWS = 4, HEADS = 2 };
+    static const float keys[ROWS][HEADS];
+    const float values[ROWS][HEADS] = {{1, 1}, {3, 3}, {8, 8}, {20, 20}}, expected[ROWS][HEADS] = {{4, 4}, {4, 4}};
+    const int64_t size = TOKENS;
+    trace_config config = {
+        .layers = 1, .q_heads = HEADS, .kv_heads = HEADS, .head_dim = 1, .dtype = CKV_FP32, .tokens_per_page = 2};
+    workplace place;
+    open_ckv(&place);
+    trace *t = trace_create(&config);
+    assert_non_null(t);
+    assert_true(trace_add_open(t, 0, 0, TOKENS, &size, 1));
+    assert_true(trace_add_forward(t, 0, ROWS, TOKENS, TOKENS, "f0", keys, keys, values, expected));
+    char path[128];
+    problem why;
+    snprintf(path, sizeof path, "%s/t", place.folder);
+    if (!trace_write(t, path, &why))
+        fail_msg("%s", why.text);
+    trace_free(&t);
+    workplace_expect(&place, "explain t -f 0 -r 0 --ranks 2", 1, NULL, "");
+    assert_out(&place, "\nverdict: key: one key too many\n");
+    assert_out(&place, "\n  padding row 2, of forward 0, in no rank's shard\n");
+    workplace_expect(&place, "explain t -f 0 -r 0", 1, NULL, "");
+    assert_out(&place, "\n  padding row 2, of forward 0 rank 0\n");
+    workplace_close(&place);
+}
+
 static void refusals_are_one_line(void **state)
 {
     (void)state;
@@ -178,8 +209,11 @@ static void refusals_are_one_line(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(every_mistake_is_named),     CKV_CASE(what_no_mistake_explains_is_said),
-    CKV_CASE(right_rows_show_their_keys), CKV_CASE(a_token_never_written_is_refused),
+    CKV_CASE(every_mistake_is_named),
+    CKV_CASE(what_no_mistake_explains_is_said),
+    CKV_CASE(right_rows_show_their_keys),
+    CKV_CASE(a_token_never_written_is_refused),
+    CKV_CASE(padding_that_no_shard_has_room_for_is_no_ranks),
     CKV_CASE(refusals_are_one_line),
 };
 

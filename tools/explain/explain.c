@@ -32,10 +32,12 @@ static void print_run(FILE *out, const history_key *first, const history_key *la
         fprintf(out, ", page %" PRId64 " ", first->page);
         print_range(out, "slot", first->slot, last->slot);
     }
-    if (first->forward >= 0)
-        fprintf(out, ", of forward %" PRId64 " rank %" PRId64, first->forward, first->rank);
-    else
+    if (first->forward < 0)
         fprintf(out, ", written on every rank");
+    else if (first->rank < 0)
+        fprintf(out, ", of forward %" PRId64 ", in no rank's shard", first->forward);
+    else
+        fprintf(out, ", of forward %" PRId64 " rank %" PRId64, first->forward, first->rank);
     if (first->version > 0)
         fprintf(out, ", version %" PRId64, first->version);
     if (first->count > 1)

@@ -32,6 +32,12 @@ static int64_t rows_per_rank(const history *h, const trace_op *op)
     return (op->seq_len + h->ranks - 1) / h->ranks;
 }
 
+int64_t history_rank_of(const history *h, const trace_op *op, int64_t row)
+{
+    int64_t rank = h->ranks == 1 ? 0 : row / rows_per_rank(h, op); /* one rank keeps all the padding there is */
+    return rank < h->ranks ? rank : -1;
+}
+
 static history_key *make_key(const history *h, const trace_op *op, int64_t row)
 {
     size_t bytes =
@@ -42,7 +48,7 @@ static history_key *make_key(const history *h, const trace_op *op, int64_t row)
     key->id = key->page = key->slot = key->rank = key->forward = -1;
     key->row = row;
     if (op->kind == TRACE_FORWARD)
-        key->rank = row / rows_per_rank(h, op);
+        key->rank = history_rank_of(h, op, row);
     return key;
 }
 

@@ -16,9 +16,9 @@ typedef struct history_key {
     int64_t order;     /* 2 * id; for padding one less than that of the token after it */
     int64_t forward;   /* that wrote it; -1: a write_range */
     int64_t row;       /* of that forward or write_range */
-    int64_t rank;      /* that held the row; -1: all */
-    int64_t version;   /* of the layer, counted from 1 over its writes and forwards; 0 for padding */
-    int64_t page;      /* where history_window found it; -1: nowhere */
+    int64_t rank;    /* that held the row; -1: all of a write_range's, none of a forward's that no shard has room for */
+    int64_t version; /* of the layer, counted from 1 over its writes and forwards; 0 for padding */
+    int64_t page;    /* where history_window found it; -1: nowhere */
     int64_t slot;
     int64_t count; /* scratch of whoever compares lists */
 } history_key;
@@ -57,6 +57,9 @@ history_keys history_window(const history *h, int64_t row);
 /* Read the cache as the row's kernel would and note page and slot in every key. ERROR_INTERNAL when it is not the
  * window. */
 ckv_status history_locate(const history *h, int64_t row, const history_keys *window, problem *why);
+
+/* The rank whose shard of a forward has the row; -1: the trace has more padding than shards have room for. */
+int64_t history_rank_of(const history *h, const trace_op *op, int64_t row);
 
 void history_add(arena *memory, history_keys *list, history_key *key);
 

@@ -53,7 +53,7 @@ static history_key *zero_key(const search *s, const history_key *like, int64_t r
         *key = *like;
     else
         *key = (history_key){.id = -1, .forward = s->h->forward, .row = row, .page = -1, .slot = -1};
-    key->rank = row / ((s->h->op->seq_len + s->h->ranks - 1) / s->h->ranks);
+    key->rank = history_rank_of(s->h, s->h->op, row);
     key->k = key->v =
         arena_alloc(s->h->memory, (size_t)(model->kv_heads * model->head_dim) * ckv_dtype_bytes(model->dtype));
     return key;
