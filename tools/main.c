@@ -10,6 +10,7 @@ static const cli_command commands[] = {
     {"demo", "roll video models through the cache and check every forward", cmd_demo},
     {"replay", "run a recorded trace and compare every forward with the exact window", cmd_replay},
     {"explain", "say which keys a row of a trace should read, and which known mistake fits", cmd_explain},
+    {"report", "make a page of a trace: pages, keys, errors, shards and what explains them", cmd_report},
     {"repro", "build a padded first chunk, run it on several ranks and on one; shrink a failing trace", cmd_repro},
     {"window", "run cache operations and print which tokens each block reads", cmd_window},
     {"blocks", "run block-manager operations: prefix reuse, windows, eviction, offload", cmd_blocks},

@@ -25,6 +25,7 @@ int cmd_blocks(int argc, char **argv);
 int cmd_window(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
 int cmd_explain(int argc, char **argv);
+int cmd_report(int argc, char **argv);
 int cmd_repro(int argc, char **argv);
 int cmd_size(int argc, char **argv);
 int cmd_demo(int argc, char **argv);
