@@ -78,6 +78,15 @@ void workplace_run(workplace *place, const char *arguments)
     place->err = read_text(path);
 }
 
+const char *workplace_shell(workplace *place, const char *line)
+{
+    const char *program = place->program;
+    place->program = "";
+    workplace_run(place, line);
+    place->program = program;
+    return place->out;
+}
+
 void workplace_expect(workplace *place, const char *arguments, int code, const char *out, const char *err)
 {
     workplace_run(place, arguments);

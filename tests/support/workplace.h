@@ -21,6 +21,9 @@ void workplace_put_bytes(const workplace *place, const char *name, const char *b
 /* `PROGRAM ARGUMENTS` inside the folder, by the shell. */
 void workplace_run(workplace *place, const char *arguments);
 
+/* What the shell prints for a line of its own, in the folder; until the next run. */
+const char *workplace_shell(workplace *place, const char *line);
+
 /* Run it; then the exit code, all of standard output and a part of standard error must be these. NULL: anything. */
 void workplace_expect(workplace *place, const char *arguments, int code, const char *out, const char *err);
 
