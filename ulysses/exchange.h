@@ -48,7 +48,7 @@ typedef struct ckv_exchange_path {
     /* Collective: room for box_bytes. Earlier calls on the stream may still use what there is. */
     ckv_status (*reserve)(ckv_exchange *exchange, int64_t box_bytes, ckv_stream stream);
     /* Q, K and V. `pages` is where a path that fills_pages writes K and V besides the slices: complete but for its
-     * source. */
+     * source; NULL: nowhere. */
     ckv_status (*there)(ckv_exchange *exchange, const ckv_exchange_plan *plan, int64_t part,
                         const ckv_shard_tensor *tensors, const struct ckv_scatter_kv_slots_params *pages,
                         ckv_stream stream);

@@ -66,18 +66,19 @@ static ckv_status fused_there(ckv_exchange *exchange, const ckv_exchange_plan *p
                               const ckv_shard_tensor *tensors, const ckv_scatter_kv_slots_params *pages,
                               ckv_stream stream)
 {
-    ckv_exchange_peers_params params = {
-        .num_tensors = CKV_TENSORS_THERE,
-        .tensors = {[CKV_PLACE_K].plane = pages->k_plane, [CKV_PLACE_V].plane = pages->v_plane},
-        .pages = {.tokens = pages->entries,
-                  .home = pages->destination,
-                  .own = pages->destination2,
-                  .page_stride = pages->page_stride,
-                  .head_stride = pages->head_stride,
-                  .slot_stride = pages->slot_stride,
-                  .tokens_per_page = pages->tokens_per_page,
-                  .num_slots = pages->num_slots},
-    };
+    ckv_exchange_peers_params params = {.num_tensors = CKV_TENSORS_THERE};
+    if (pages != NULL) {
+        params.tensors[CKV_PLACE_K].plane = pages->k_plane;
+        params.tensors[CKV_PLACE_V].plane = pages->v_plane;
+        params.pages = (ckv_peer_pages){.tokens = pages->entries,
+                                        .home = pages->destination,
+                                        .own = pages->destination2,
+                                        .page_stride = pages->page_stride,
+                                        .head_stride = pages->head_stride,
+                                        .slot_stride = pages->slot_stride,
+                                        .tokens_per_page = pages->tokens_per_page,
+                                        .num_slots = pages->num_slots};
+    }
     return launch(exchange, plan, part, tensors, &params, stream);
 }
 

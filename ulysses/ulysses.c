@@ -17,6 +17,7 @@
 #include "lib/cache/cache.h"
 #include "lib/device/device.h"
 #include "lib/support/checked.h"
+#include "lib/support/dtype.h"
 #include "lib/support/error.h"
 #include "lib/support/mutant.h"
 #include "ulysses/exchange.h"
@@ -47,7 +48,7 @@ static ckv_status plan_config(const ckv_ulysses_config *config, int ranks, ckv_u
     if (config == NULL || config->struct_size != sizeof *config)
         return ckv_fail(CKV_ERROR_INVALID, "ulysses config: struct_size is not sizeof(ckv_ulysses_config); start from "
                                            "ckv_ulysses_config_default()");
-    if (ckv_dtype_bytes(config->dtype) == 0)
+    if (!ckv_dtype_is_tensor(config->dtype))
         return ckv_fail(CKV_ERROR_INVALID, "ulysses config: dtype is %d; it must be fp32, bf16 or fp16",
                         (int)config->dtype);
     if (config->sharding != CKV_SHARDS_PADDED && config->sharding != CKV_SHARDS_UNPADDED)
@@ -172,10 +173,11 @@ static ckv_status check_cache(const ckv_ulysses *ulysses, const ckv_cache *cache
                         "ulysses: the cache has %" PRId64 " K/V heads; %" PRId64 " over %" PRId64 " ranks make %" PRId64
                         " on each",
                         pool->kv_heads, heads->kv_heads, heads->ranks, heads->rank_kv_heads);
-    if (pool->head_dim != heads->head_dim || pool->dtype != ulysses->dtype)
+    if (pool->head_dim != heads->head_dim || ckv_pool_config_tensor_dtype(pool) != ulysses->dtype)
         return ckv_fail(CKV_ERROR_INVALID,
-                        "ulysses: the cache has head_dim %" PRId64 " in %s, the context head_dim %" PRId64 " in %s",
-                        pool->head_dim, ckv_dtype_name(pool->dtype), heads->head_dim, ckv_dtype_name(ulysses->dtype));
+                        "ulysses: the cache takes head_dim %" PRId64 " in %s, the context head_dim %" PRId64 " in %s",
+                        pool->head_dim, ckv_dtype_name(ckv_pool_config_tensor_dtype(pool)), heads->head_dim,
+                        ckv_dtype_name(ulysses->dtype));
     if (pool->device != ulysses->device)
         return ckv_fail(CKV_ERROR_INVALID, "ulysses: the cache is on device '%s', the context on '%s'",
                         pool->device->name, ulysses->device->name);
@@ -286,6 +288,14 @@ static void *only_read(const void *tensor)
     return (void *)(uintptr_t)tensor; /* NOLINT(performance-no-int-to-ptr): the way there takes the same description */
 }
 
+/* Whether K and V are in the pages when the way there is over. Codes are made by whoever writes slots afterwards: what
+ * is exchanged are tensors. */
+static bool fills_pages(const ckv_ulysses *ulysses, const ckv_attention_args *args)
+{
+    return ulysses->exchange->path->fills_pages &&
+           ckv_pool_get_config(ckv_cache_pool(args->cache))->dtype != CKV_FP8_E4M3;
+}
+
 static ckv_status go_there(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t part,
                            const ckv_attention_args *args, ckv_stream stream)
 {
@@ -305,7 +315,8 @@ static ckv_status go_there(const ckv_ulysses *ulysses, const ckv_exchange_plan *
                                         local.causal_block_size != 0 ? local.causal_block_size : local.seq_len};
     ckv_scatter_kv_slots_params pages;
     CKV_TRY(ckv_cache_plan_staged(args->cache, &heads, &pages));
-    return ulysses->exchange->path->there(ulysses->exchange, plan, part, tensors, &pages, stream);
+    return ulysses->exchange->path->there(ulysses->exchange, plan, part, tensors,
+                                          fills_pages(ulysses, args) ? &pages : NULL, stream);
 }
 
 static ckv_status come_back(const ckv_ulysses *ulysses, const ckv_exchange_plan *plan, int64_t part,
@@ -348,7 +359,7 @@ static ckv_status run(ckv_ulysses *ulysses, const ckv_exchange_plan *plan, const
             CKV_TRY(go_there(ulysses, plan, part + 1, args, exchanges));
         ckv_attention_args local = part_args(ulysses, plan, part, args);
         ckv_status status =
-            ulysses->exchange->path->fills_pages ? ckv_attention_staged(&local, stream) : ckv_attention(&local, stream);
+            fills_pages(ulysses, args) ? ckv_attention_staged(&local, stream) : ckv_attention(&local, stream);
         status = CKV_MUTATE(failure_without_agreement, status, ckv_comm_agree(ulysses->comm, status));
         if (status != CKV_OK) {
             *agreed_out = 1;

@@ -85,7 +85,7 @@ __device__ __forceinline__ T *out_row(const ckv_paged_attention_params &call, co
     return static_cast<T *>(call.out) + place.token * call.out_token_stride + place.head * call.out_head_stride;
 }
 
-/* KEYS scores and DIM results of two rows. */
+/* KEYS scores and DIM results of two rows; weights are rounded to T. */
 template <typename T, int KEYS, int DIM> struct fragment {
     float scores[KEYS / 2], values[DIM / 2];
     uint32_t weights[KEYS / 4];
@@ -149,14 +149,11 @@ template <typename T, int KEYS, int DIM> struct fragment {
             weights[2 * i + r] = pack<T>(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]);
     }
 
-    /* All of it, of both rows. */
-    __device__ __forceinline__ void softmax(float scale_log2)
+    /* All of it, of row r. */
+    __device__ __forceinline__ void softmax(int r, float scale_log2)
     {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            weigh(r, scale_log2, take_maximum(r, scale_log2));
-            round_weights(r);
-        }
+        weigh(r, scale_log2, take_maximum(r, scale_log2));
+        round_weights(r);
     }
 
     /* Results follow the maximum, which moves rarely after the first tiles. */
@@ -176,9 +173,10 @@ template <typename T, int KEYS, int DIM> struct fragment {
         sum[1] = row_sum(sum[1]);
     }
 
-    /* Results of `thread` of the tile; its rows past the block's are nobody's. */
+    /* Results of `thread` of the tile; its rows past the block's are nobody's. `scale` is that of each row's scores. */
+    template <typename OUT>
     __device__ __forceinline__ void store(const ckv_paged_attention_params &call, const attention_tile &tile,
-                                          int thread, int head_dim) const
+                                          int thread, int head_dim, const float (&scale)[2], float value_scale) const
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -186,15 +184,15 @@ template <typename T, int KEYS, int DIM> struct fragment {
             if (row >= packed_rows(call))
                 continue;
             const row_place place = place_of(call, tile, row);
-            T *out = out_row<T>(call, place) + fragment_column(thread);
-            const float share = 1 / sum[r];
+            OUT *out = out_row<OUT>(call, place) + fragment_column(thread);
+            const float share = value_scale / sum[r];
 #pragma unroll
             for (int i = 0; i < DIM / 8; i++)
                 if (8 * i < head_dim)
                     *reinterpret_cast<uint32_t *>(out + 8 * i) =
-                        pack<T>(values[4 * i + 2 * r] * share, values[4 * i + 2 * r + 1] * share);
+                        pack<OUT>(values[4 * i + 2 * r] * share, values[4 * i + 2 * r + 1] * share);
             if (call.lse != nullptr && thread % 4 == 0)
-                call.lse[place.token * call.q_heads + place.head] = fmaf(maximum[r], call.scale, logf(sum[r]));
+                call.lse[place.token * call.q_heads + place.head] = fmaf(maximum[r], scale[r], logf(sum[r]));
         }
     }
 };

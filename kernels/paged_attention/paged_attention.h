@@ -19,7 +19,7 @@ extern "C" {
 enum { CKV_PAGED_ATTENTION_MAX_HEAD_DIM = 128 };
 
 typedef struct ckv_paged_attention_params {
-    ckv_dtype dtype; /* bf16 or fp16: q, K, V and out */
+    ckv_dtype dtype; /* bf16 or fp16: q and out, K and V too unless there are scales */
     int32_t head_dim;
     int32_t q_heads, kv_heads; /* q_heads a multiple of kv_heads */
     int32_t num_blocks;        /* causal blocks, each block_size tokens of q and out */
@@ -34,16 +34,18 @@ typedef struct ckv_paged_attention_params {
     int64_t out_token_stride, out_head_stride;
     float *lse;     /* NULL, or [num_blocks * block_size, q_heads]: log of the sum of exp of the scaled scores */
     const void *kv; /* of one layer: K of page p, head h, slot s at + p * page_stride + h * head_stride + s *
-                       slot_stride bytes, V at + kv_stride; aligned to 16 bytes */
+                       slot_stride bytes, V at + kv_stride; aligned to 16 bytes, of codes to 8 */
     int64_t page_stride, kv_stride, head_stride, slot_stride;
-    float scale; /* positive */
+    float scale;                      /* positive */
+    const float *k_scales, *v_scales; /* NULL, or [kv_heads] on the device: K and V are e4m3 codes times these */
 } ckv_paged_attention_params;
 
 ckv_status ckv_paged_attention_portable_cuda(const ckv_paged_attention_params *params, ckv_stream stream);
 
 /* What the sm90 kernel needs besides, made once for a pool and a device. */
 typedef struct ckv_paged_attention_sm90 {
-    CUtensorMap pool;               /* [planes][tokens_per_page][head_dim], a plane a page of one head, of K or of V */
+    CUtensorMap pool;               /* [planes][tokens_per_page][head_dim], a plane a page of one head, of K or of V;
+                                       of codes in boxes of head_dim, unswizzled */
     int32_t planes;                 /* in the pool */
     int32_t first_plane;            /* K of page 0, head 0 of the call; page p, head h at + p * page_planes + h */
     int32_t multiprocessors;        /* thread blocks launched; at most CKV_PAGED_ATTENTION_MAX_MULTIPROCESSORS */

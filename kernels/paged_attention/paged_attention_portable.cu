@@ -3,6 +3,7 @@
  * memory; what is past the row's end or past head_dim comes as zeros. Plain and correct; no copy overlaps with the
  * products, and nothing is shared out further than a thread block a tile of rows. */
 #include "kernels/common/launch.cuh"
+#include "kernels/paged_attention/codes.cuh"
 #include "kernels/paged_attention/fragment.cuh"
 
 namespace
@@ -42,7 +43,16 @@ template <int DIM> struct tile_memory {
     alignas(16) uint16_t k[KEYS][ROW], v[KEYS][ROW];
 };
 
-template <int DIM>
+/* Eight elements of K or V as T, `column` a multiple of eight. */
+template <typename T, bool CODES> __device__ __forceinline__ uint4 load_vector(const char *row, int column)
+{
+    if constexpr (CODES)
+        return widen<T>(*reinterpret_cast<const uint2 *>(row + column));
+    else
+        return *reinterpret_cast<const uint4 *>(row + column * 2);
+}
+
+template <typename T, int DIM, bool CODES>
 __device__ __forceinline__ void load_tile(const ckv_paged_attention_params &call, const attention_tile &tile, int first,
                                           tile_memory<DIM> *memory)
 {
@@ -52,11 +62,11 @@ __device__ __forceinline__ void load_tile(const ckv_paged_attention_params &call
         const int slot = i / VECTORS, column = i % VECTORS * 8, key = first + slot;
         uint4 k{}, v{};
         if (key < tile.keys && column < call.head_dim) {
-            const char *source =
-                static_cast<const char *>(call.kv) + pages[key / call.tokens_per_page] * call.page_stride +
-                tile.kv_head * call.head_stride + key % call.tokens_per_page * call.slot_stride + column * 2;
-            k = *reinterpret_cast<const uint4 *>(source);
-            v = *reinterpret_cast<const uint4 *>(source + call.kv_stride);
+            const char *source = static_cast<const char *>(call.kv) +
+                                 pages[key / call.tokens_per_page] * call.page_stride +
+                                 tile.kv_head * call.head_stride + key % call.tokens_per_page * call.slot_stride;
+            k = load_vector<T, CODES>(source, column);
+            v = load_vector<T, CODES>(source + call.kv_stride, column);
         }
         *reinterpret_cast<uint4 *>(&memory->k[slot][column]) = k;
         *reinterpret_cast<uint4 *>(&memory->v[slot][column]) = v;
@@ -113,41 +123,46 @@ __device__ __forceinline__ void multiply_values(const tile_memory<DIM> &memory, 
 }
 
 /* Grid: a thread block a tile. */
-template <typename T, int DIM>
+template <typename T, int DIM, bool CODES>
 __global__ void __launch_bounds__(THREADS) attend(const __grid_constant__ ckv_paged_attention_params call)
 {
     __shared__ tile_memory<DIM> memory;
     const attention_tile tile = tile_of(call, ceil_div_int(packed_rows(call), TILE_ROWS), blockIdx.x);
     const int thread = threadIdx.x;
-    const float scale_log2 = call.scale * static_cast<float>(M_LOG2E);
+    const float scale = CODES ? call.scale * call.k_scales[tile.kv_head] : call.scale;
+    const float scale_log2 = scale * static_cast<float>(M_LOG2E);
     uint32_t queries[DIM / 16][4];
     fragment<T, KEYS, DIM> f;
     load_queries<T, DIM>(call, tile, queries);
     f.clear();
     for (int first = 0; first < tile.keys; first += KEYS) {
-        load_tile(call, tile, first, &memory);
+        load_tile<T, DIM, CODES>(call, tile, first, &memory);
         __syncthreads();
         multiply_keys<T, DIM>(memory, queries, &f);
         if (tile.keys - first < KEYS)
             f.mask(thread, tile.keys - first);
-        f.softmax(scale_log2);
+        f.softmax(0, scale_log2);
+        f.softmax(1, scale_log2);
         f.rescale();
         multiply_values<T, DIM>(memory, &f);
         __syncthreads();
     }
     f.finish();
-    f.store(call, tile, thread, call.head_dim);
+    const float row_scales[2] = {scale, scale};
+    f.template store<T>(call, tile, thread, call.head_dim, row_scales, CODES ? call.v_scales[tile.kv_head] : 1);
 }
 
 using kernel = void (*)(ckv_paged_attention_params);
-const kernel kernels[2][2] = {{attend<__nv_bfloat16, 64>, attend<__nv_bfloat16, 128>},
-                              {attend<__half, 64>, attend<__half, 128>}};
+template <bool CODES>
+constexpr kernel kernels[2][2] = {{attend<__nv_bfloat16, 64, CODES>, attend<__nv_bfloat16, 128, CODES>},
+                                  {attend<__half, 64, CODES>, attend<__half, 128, CODES>}};
 
 } // namespace
 
 ckv_status ckv_paged_attention_portable_cuda(const ckv_paged_attention_params *params, ckv_stream stream)
 {
-    const kernel attends = kernels[params->dtype == CKV_FP16][params->head_dim > 64];
+    const int type = params->dtype == CKV_FP16, wide = params->head_dim > 64;
+    const kernel attends = params->k_scales != nullptr ? kernels<true>[type][wide] : kernels<false>[type][wide];
     attends<<<static_cast<unsigned>(count_tiles(*params)), THREADS, 0, stream>>>(*params);
     return ckv_cuda_status(cudaGetLastError(), "paged_attention: launch");
 }

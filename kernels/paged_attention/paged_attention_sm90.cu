@@ -1,51 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Three warpgroups of a thread block: one warp of the first copies K and V, the other two attend 64 packed rows each.
+ * Where pages hold e4m3 codes, they are copied as they are, and the other three warps of the first widen them to tiles
+ * of fp16, whose range and precision hold every code exactly; queries are fp16 then too, each row times a power of two
+ * that brings its largest element near the top of the range, and the weights lose less than they do in bf16. Scales of
+ * heads meet the scores and the results.
  *
  * Keys come in tiles of KEYS, the row's last tile first, so that only a segment's first tile can hold keys past the
  * end. Every warpgroup has two products in flight, the scores of the next tile and the values of this one; named
  * barriers let the two warpgroups issue them in turns, so that one's softmax runs while the tensor cores work for the
  * other. */
-#include "kernels/common/launch.cuh"
 #include "kernels/paged_attention/fragment.cuh"
-#include "kernels/paged_attention/sm90.cuh"
+#include "kernels/paged_attention/sm90_pipeline.cuh"
 
 namespace
 {
 
 using namespace ckv;
-
-enum {
-    CONSUMERS = 2,
-    WARPGROUP = 128,
-    THREADS = (1 + CONSUMERS) * WARPGROUP,
-    WARPGROUP_ROWS = TILE_ROWS / CONSUMERS,
-    KEYS = 128,
-    STAGES = 2,
-    BOX = CKV_PAGED_ATTENTION_BOX_TOKENS,
-    BOXES = KEYS / BOX,
-    ROW_BYTES = 2 * CKV_PAGED_ATTENTION_BOX_ELEMENTS, /* one row of the swizzle */
-    PRODUCER_REGISTERS = 40,
-    CONSUMER_REGISTERS = 232,
-};
-
-/* Named barriers; 0 is __syncthreads. */
-enum { TURN = 1, GROUP = TURN + CONSUMERS };
-
-/* Shared memory, from an address that is a multiple of 1024. Q of a warpgroup, K and V of a stage: chunks of 64
- * dimensions, each [rows][128 bytes]. */
-template <int DIM> struct memory {
-    static constexpr int CHUNKS = DIM / CKV_PAGED_ATTENTION_BOX_ELEMENTS;
-    static constexpr int Q_CHUNK = WARPGROUP_ROWS * ROW_BYTES, TILE_CHUNK = KEYS * ROW_BYTES;
-    static constexpr int TILE = CHUNKS * TILE_CHUNK;
-    static constexpr int K = CONSUMERS * CHUNKS * Q_CHUNK, V = K + STAGES * TILE, BARRIERS = V + STAGES * TILE;
-    static constexpr int OFFSETS = BARRIERS + 4 * STAGES * 8;
-    static constexpr int BYTES = OFFSETS + (MAX_REMAINDER + 1) * 4 + 1024; /* and what aligning takes */
-};
-
-struct arguments {
-    ckv_paged_attention_params call;
-    ckv_paged_attention_sm90 own;
-};
+using namespace ckv::sm90;
 
 /* Workspace: [2 * workers] pieces of [2 warpgroups][DIM / 8][128 threads] float4, then [2 * workers][TILE_ROWS] float2
  * of maximum (of the scaled scores, in powers of two) and sum. */
@@ -63,100 +34,56 @@ template <int DIM> __device__ inline float2 *piece_sums(const arguments &a, int 
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-/* Barriers of a ring of stages: full when the copy has landed, empty when every consumer warp has let go. */
-struct ring {
-    uint32_t full, empty; /* shared addresses of [STAGES] */
-    uint32_t count;       /* tiles so far, by this thread */
-
-    __device__ __forceinline__ uint32_t stage() const
-    {
-        return count % STAGES;
-    }
-    __device__ __forceinline__ uint32_t parity() const
-    {
-        return count / STAGES % 2;
-    }
-    __device__ __forceinline__ void wait_full() const
-    {
-        sm90::barrier_wait(full + 8 * stage(), parity());
-    }
-    __device__ __forceinline__ void wait_empty() const
-    {
-        sm90::barrier_wait(empty + 8 * stage(), parity() ^ 1);
-    }
-    /* Of a consumer warp, which is done with the tile. */
-    __device__ __forceinline__ void release()
-    {
-        if (threadIdx.x % WARP == 0)
-            sm90::barrier_arrive(empty + 8 * stage());
-        count++;
-    }
-};
-
-/* The producer warp: lane n copies the n-th box of every tile. Boxes past the end are outside the map and come as
- * zeros. */
-template <int DIM> struct producer {
-    using mem = memory<DIM>;
-    const arguments &a;
-    uint32_t base;
-    ring k, v;
-
-    /* Plane of the lane's box of K; `slot` is its first token there. */
-    __device__ __forceinline__ int plane_of(const attention_tile &tile, const int32_t *row, int key, int *slot) const
-    {
-        *slot = key & (a.call.tokens_per_page - 1);
-        if (key >= tile.keys)
-            return a.own.planes;
-        const int page = row[key / a.call.tokens_per_page];
-        return a.own.first_plane + page * a.own.page_planes + tile.kv_head;
-    }
-
-    __device__ __forceinline__ void copy(ring &tiles, uint32_t memory, int lane, int slot, int plane)
-    {
-        tiles.wait_empty();
-        const uint32_t full = tiles.full + 8 * tiles.stage();
-        if (lane == 0)
-            sm90::barrier_expect(full, mem::TILE);
-        __syncwarp();
-        if (lane < BOXES)
-            for (int chunk = 0; chunk < mem::CHUNKS; chunk++)
-                sm90::copy_box(&a.own.pool,
-                               memory + tiles.stage() * mem::TILE + chunk * mem::TILE_CHUNK + lane * BOX * ROW_BYTES,
-                               full, chunk * CKV_PAGED_ATTENTION_BOX_ELEMENTS, slot, plane);
-        tiles.count++;
-    }
-
-    __device__ __forceinline__ void run(const attention_schedule &schedule, int lane)
-    {
-        attention_cursor cursor = cursor_begin();
-        attention_segment segment;
-        while (next_segment<KEYS>(a.call, schedule, gridDim.x, blockIdx.x, &cursor, &segment)) {
-            const int32_t *row = a.call.rows + static_cast<int64_t>(segment.tile.block) * a.call.row_pages;
-            const int box = (lane < BOXES ? lane : 0) * BOX;
-            int slot, plane = plane_of(segment.tile, row, (segment.end - 1) * KEYS + box, &slot);
-            copy(k, base + mem::K, lane, slot, plane);
-            for (int tile = segment.end - 1; tile > segment.begin; tile--) { /* K of the next before V of this one */
-                int next_slot, next = plane_of(segment.tile, row, (tile - 1) * KEYS + box, &next_slot);
-                copy(k, base + mem::K, lane, next_slot, next);
-                copy(v, base + mem::V, lane, slot, plane + a.own.kv_planes);
-                slot = next_slot;
-                plane = next;
-            }
-            copy(v, base + mem::V, lane, slot, plane + a.own.kv_planes);
-        }
-    }
-};
-
-template <typename T, int DIM> struct consumer {
-    using mem = memory<DIM>;
+template <typename T, int DIM, bool CODES> struct consumer {
+    using mem = memory<DIM, CODES>;
+    using element = typename std::conditional<CODES, __half, T>::type; /* of the products */
     const arguments &a;
     uint32_t base;
     char *bytes; /* at base */
     int warpgroup, thread;
-    ring k, v;
+    ring<STAGES> k, v;
     uint32_t queries, keys, values; /* descriptors; of stage 0 */
     float scale_log2;
-    fragment<T, KEYS, DIM> f;
+    fragment<element, KEYS, DIM> f;
+    float row_scales[2]; /* CODES: those of the thread's two rows, instead of scale_log2 */
+
+    __device__ __forceinline__ float scale_of_row(int r) const
+    {
+        if constexpr (CODES)
+            return row_scales[r];
+        else
+            return scale_log2;
+    }
+
+    /* Eight elements of Q as fp16 times a power of two, the same for a row: the largest one of it comes to 2^14 or more
+     * and below 2^15, so only what is 2^-39 of it and less is lost. Leaves what undoes the power. The lanes of a row
+     * are neighbours and call together. */
+    __device__ __forceinline__ uint4 fit_query(uint4 vector, float *undo)
+    {
+        float values[8], largest = 0;
+        uint32_t halves[4] = {vector.x, vector.y, vector.z, vector.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const unsigned short bits = static_cast<unsigned short>(halves[i / 2] >> (i % 2 * 16));
+            values[i] = static_cast<float>(*reinterpret_cast<const T *>(&bits));
+            largest = fmaxf(largest, fabsf(values[i]));
+        }
+        for (int step = 1; step < DIM / 8; step *= 2)
+            largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, step));
+        const int exponent = __float_as_int(largest) >> 23; /* and 127; 255: infinite */
+        const int power = exponent == 255 ? 127 : min(127 + 14 + 127 - exponent, 253);
+        const float factor = __int_as_float(power << 23);
+        *undo = __int_as_float((254 - power) << 23);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            halves[i] = pack<__half>(values[2 * i] * factor, values[2 * i + 1] * factor);
+        return {halves[0], halves[1], halves[2], halves[3]};
+    }
+
+    __device__ __forceinline__ float *factors() const
+    {
+        return reinterpret_cast<float *>(bytes + mem::FACTORS) + warpgroup * WARPGROUP_ROWS;
+    }
 
     /* 64 rows of Q; rows the block does not have are zero. */
     __device__ __forceinline__ void load_queries(const attention_tile &tile)
@@ -176,21 +103,27 @@ template <typename T, int DIM> struct consumer {
         for (int i = 0; i < LOADS; i++) {
             const int at = thread + i * WARPGROUP, row = at / VECTORS, vector = at % VECTORS;
             const int chunk = (warpgroup * mem::CHUNKS + vector / 8) * mem::Q_CHUNK;
+            if constexpr (CODES)
+                loaded[i] = fit_query(loaded[i], factors() + row);
             *reinterpret_cast<uint4 *>(bytes + chunk + row * ROW_BYTES + (vector ^ row) % 8 * 16) = loaded[i];
         }
         sm90::async_fence();
         sm90::named_sync(GROUP + warpgroup, WARPGROUP);
+        if constexpr (CODES)
+            for (int r = 0; r < 2; r++)
+                row_scales[r] =
+                    factors()[fragment_row(thread) + 8 * r] * (scale_log2 * __ldg(a.call.k_scales + tile.kv_head));
     }
 
     __device__ __forceinline__ void multiply_keys(uint32_t stage)
     {
         const uint32_t key = keys + stage * (mem::TILE >> 4);
-        sm90::scores<T, 0>(f.scores, queries, key);
+        sm90::scores<element, 0>(f.scores, queries, key);
 #pragma unroll
         for (int i = 1; i < DIM / 16; i++) {
             const int chunk = i / 4, step = i % 4 * 32;
-            sm90::scores<T, 1>(f.scores, queries + ((chunk * mem::Q_CHUNK + step) >> 4),
-                               key + ((chunk * mem::TILE_CHUNK + step) >> 4));
+            sm90::scores<element, 1>(f.scores, queries + ((chunk * mem::Q_CHUNK + step) >> 4),
+                                     key + ((chunk * mem::TILE_CHUNK + step) >> 4));
         }
         sm90::matrix_commit();
     }
@@ -199,7 +132,8 @@ template <typename T, int DIM> struct consumer {
     {
 #pragma unroll
         for (int i = 0; i < KEYS / 16; i++)
-            sm90::values<T>(f.values, f.weights + 4 * i, values + ((stage * mem::TILE + i * 16 * ROW_BYTES) >> 4));
+            sm90::values<element>(f.values, f.weights + 4 * i,
+                                  values + ((stage * mem::TILE + i * 16 * ROW_BYTES) >> 4));
         sm90::matrix_commit();
     }
 
@@ -235,11 +169,12 @@ template <typename T, int DIM> struct consumer {
         const int count = segment.tile.keys - (segment.end - 1) * KEYS;
         if (count < KEYS)
             f.mask(thread, count);
-        if (count < KEYS && count % BOX != 0) {
+        if (!CODES && count < KEYS && count % BOX != 0) {
             v.wait_full();
             clear_values(count);
         }
-        f.softmax(scale_log2);
+        f.softmax(0, scale_of_row(0));
+        f.softmax(1, scale_of_row(1));
     }
 
     /* STAGE: of K. V is a tile behind. */
@@ -255,14 +190,14 @@ template <typename T, int DIM> struct consumer {
         sm90::matrix_wait<1>();
         sm90::pin(f.scores);
         k.release();
-        const float offset0 = f.take_maximum(0, scale_log2), offset1 = f.take_maximum(1, scale_log2);
-        f.weigh(0, scale_log2, offset0);
+        const float offset0 = f.take_maximum(0, scale_of_row(0)), offset1 = f.take_maximum(1, scale_of_row(1));
+        f.weigh(0, scale_of_row(0), offset0);
         keep_order(f.sum[0] + offset1);
         sm90::matrix_wait<0>();
         sm90::pin(f.values);
         v.release();
         f.round_weights(0);
-        f.weigh(1, scale_log2, offset1);
+        f.weigh(1, scale_of_row(1), offset1);
         f.round_weights(1);
         f.rescale();
     }
@@ -278,6 +213,19 @@ template <typename T, int DIM> struct consumer {
         f.finish();
     }
 
+    __device__ __forceinline__ void store_all(const attention_tile &tile)
+    {
+        const int of_tile = warpgroup * WARPGROUP + thread;
+        if constexpr (CODES) {
+            const float scales[2] = {row_scales[0] * static_cast<float>(M_LN2),
+                                     row_scales[1] * static_cast<float>(M_LN2)};
+            f.template store<T>(a.call, tile, of_tile, DIM, scales, __ldg(a.call.v_scales + tile.kv_head));
+        } else {
+            const float scales[2] = {a.call.scale, a.call.scale};
+            f.template store<T>(a.call, tile, of_tile, DIM, scales, 1);
+        }
+    }
+
     __device__ __forceinline__ void store_piece(int slot)
     {
 #pragma unroll
@@ -288,7 +236,7 @@ template <typename T, int DIM> struct consumer {
         for (int r = 0; r < 2; r++)
             if (thread % 4 == 0)
                 piece_sums<DIM>(a, slot)[warpgroup * WARPGROUP_ROWS + fragment_row(thread) + 8 * r] =
-                    make_float2(f.maximum[r] * scale_log2, f.sum[r]);
+                    make_float2(f.maximum[r] * scale_of_row(r), f.sum[r]);
     }
 
     __device__ __forceinline__ void run(const attention_schedule &schedule)
@@ -314,7 +262,7 @@ template <typename T, int DIM> struct consumer {
                 next_tile<0>();
             last_values();
             if (segment.slot < 0)
-                f.store(a.call, segment.tile, warpgroup * WARPGROUP + thread, DIM);
+                store_all(segment.tile);
             else
                 store_piece(segment.slot);
         }
@@ -325,43 +273,46 @@ template <typename T, int DIM> struct consumer {
 
 #endif
 
-/* Grid: a thread block a multiprocessor, each of THREADS threads and memory<DIM>::BYTES of dynamic shared memory (162
- * KiB for DIM 128). Writes out and lse of the rows it attends alone, pieces of the others. */
-template <typename T, int DIM> __global__ void __launch_bounds__(THREADS, 1) attend(const __grid_constant__ arguments a)
+/* Grid: a thread block a multiprocessor, each of THREADS threads and memory::BYTES of dynamic shared memory (162 KiB
+ * for DIM 128, 227 with codes). Writes out and lse of the rows it attends alone, pieces of the others. */
+template <typename T, int DIM, bool CODES>
+__global__ void __launch_bounds__(THREADS, 1) attend(const __grid_constant__ arguments a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    using mem = memory<DIM>;
+    using mem = memory<DIM, CODES>;
     extern __shared__ char shared[];
     const uint32_t unaligned = sm90::shared_address(shared), base = (unaligned + 1023) / 1024 * 1024;
     char *bytes = shared + (base - unaligned);
-    const uint32_t barriers = base + mem::BARRIERS;
-    const ring k = {barriers, barriers + 8 * STAGES, 0}, v = {barriers + 16 * STAGES, barriers + 24 * STAGES, 0};
+    const rings tiles(base + mem::BARRIERS);
     if (threadIdx.x == 0) {
         sm90::prefetch_map(&a.own.pool);
-        for (int stage = 0; stage < STAGES; stage++) {
-            sm90::barrier_init(k.full + 8 * stage, 1);
-            sm90::barrier_init(v.full + 8 * stage, 1);
-            sm90::barrier_init(k.empty + 8 * stage, CONSUMERS * WARPGROUP / WARP);
-            sm90::barrier_init(v.empty + 8 * stage, CONSUMERS * WARPGROUP / WARP);
-        }
+        tiles.k.init(CODES ? WIDENERS : 1, CONSUMERS * WARPGROUP / WARP);
+        tiles.v.init(CODES ? WIDENERS : 1, CONSUMERS * WARPGROUP / WARP);
+        if (CODES)
+            tiles.codes.init(1, WIDENERS);
         sm90::barrier_init_fence();
     }
     const attention_schedule schedule =
         make_schedule<KEYS>(a.call, gridDim.x, reinterpret_cast<int *>(bytes + mem::OFFSETS)); /* synchronises */
     const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / WARPGROUP, 0);
     if (warpgroup == 0) {
-        sm90::give_registers<PRODUCER_REGISTERS>();
-        if (threadIdx.x < WARP)
-            producer<DIM>{a, base, k, v}.run(schedule, static_cast<int>(threadIdx.x));
+        sm90::give_registers<PRODUCER_REGISTERS<CODES>>();
+        const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / WARP, 0);
+        const int lane = static_cast<int>(threadIdx.x) % WARP;
+        if (warp == 0)
+            producer<DIM, CODES>{a, base, tiles}.run(schedule, lane);
+        else if constexpr (CODES)
+            widener<DIM>(bytes, tiles, lane).run(a, schedule, warp - 1, lane);
     } else {
-        sm90::take_registers<CONSUMER_REGISTERS>();
+        sm90::take_registers<CONSUMER_REGISTERS<CODES>>();
         const int thread = static_cast<int>(threadIdx.x) % WARPGROUP;
         const float scale_log2 = a.call.scale * static_cast<float>(M_LOG2E);
         const uint32_t queries = sm90::matrix_descriptor(base + (warpgroup - 1) * mem::CHUNKS * mem::Q_CHUNK, 0);
         const uint32_t keys = sm90::matrix_descriptor(base + mem::K, 0);
         const uint32_t values = sm90::matrix_descriptor(base + mem::V, mem::TILE_CHUNK);
-        consumer<T, DIM>{a, base, bytes, warpgroup - 1, thread, k, v, queries, keys, values, scale_log2, {}}.run(
-            schedule);
+        consumer<T, DIM, CODES>{a,       base, bytes,  warpgroup - 1, thread, tiles.k, tiles.v,
+                                queries, keys, values, scale_log2,    {},     {}}
+            .run(schedule);
     }
 #else
     (void)a;
@@ -371,7 +322,8 @@ template <typename T, int DIM> __global__ void __launch_bounds__(THREADS, 1) att
 
 /* Grid: [DIM / 8] columns of eight, [2 * shared tiles] warpgroups. A thread has the results its twin in `attend` had.
  */
-template <typename T, int DIM> __global__ void __launch_bounds__(WARPGROUP) merge(const __grid_constant__ arguments a)
+template <typename T, int DIM, bool CODES>
+__global__ void __launch_bounds__(WARPGROUP) merge(const __grid_constant__ arguments a)
 {
     __shared__ int offsets[MAX_REMAINDER + 1];
     const int workers = a.own.multiprocessors, thread = static_cast<int>(threadIdx.x), column = blockIdx.x;
@@ -407,7 +359,8 @@ template <typename T, int DIM> __global__ void __launch_bounds__(WARPGROUP) merg
         }
         const row_place place = place_of(a.call, tile, row);
         T *out = out_row<T>(a.call, place) + 8 * column + fragment_column(thread);
-        *reinterpret_cast<uint32_t *>(out) = pack<T>(value.x / sum, value.y / sum);
+        const float value_scale = CODES ? a.call.v_scales[tile.kv_head] : 1;
+        *reinterpret_cast<uint32_t *>(out) = pack<T>(value.x / sum * value_scale, value.y / sum * value_scale);
         if (a.call.lse != nullptr && column == 0 && thread % 4 == 0)
             a.call.lse[place.token * a.call.q_heads + place.head] = (offset + log2f(sum)) * static_cast<float>(M_LN2);
     }
@@ -419,13 +372,26 @@ struct variant {
     int shared_bytes;
 };
 
-template <typename T, int DIM> constexpr variant make_variant()
+template <typename T, int DIM, bool CODES> constexpr variant make_variant()
 {
-    return {attend<T, DIM>, merge<T, DIM>, memory<DIM>::BYTES};
+    return {attend<T, DIM, CODES>, merge<T, DIM, CODES>, memory<DIM, CODES>::BYTES};
 }
 
-const variant variants[2][2] = {{make_variant<__nv_bfloat16, 64>(), make_variant<__nv_bfloat16, 128>()},
-                                {make_variant<__half, 64>(), make_variant<__half, 128>()}};
+/* By type of q and out, by head size. */
+template <bool CODES>
+constexpr variant variants[2][2] = {
+    {make_variant<__nv_bfloat16, 64, CODES>(), make_variant<__nv_bfloat16, 128, CODES>()},
+    {make_variant<__half, 64, CODES>(), make_variant<__half, 128, CODES>()}};
+
+ckv_status allow_shared_memory(const variant (&all)[2][2])
+{
+    for (const auto &of_type : all)
+        for (const variant &v : of_type)
+            CKV_TRY(ckv_cuda_status(
+                cudaFuncSetAttribute(v.attend, cudaFuncAttributeMaxDynamicSharedMemorySize, v.shared_bytes),
+                "paged_attention: cudaFuncSetAttribute"));
+    return CKV_OK;
+}
 
 } // namespace
 
@@ -437,18 +403,15 @@ int64_t ckv_paged_attention_sm90_workspace_bytes(int32_t multiprocessors, int32_
 
 ckv_status ckv_paged_attention_sm90_prepare(void)
 {
-    for (const auto &of_type : variants)
-        for (const variant &v : of_type)
-            CKV_TRY(ckv_cuda_status(
-                cudaFuncSetAttribute(v.attend, cudaFuncAttributeMaxDynamicSharedMemorySize, v.shared_bytes),
-                "paged_attention: cudaFuncSetAttribute"));
-    return CKV_OK;
+    CKV_TRY(allow_shared_memory(variants<false>));
+    return allow_shared_memory(variants<true>);
 }
 
 ckv_status ckv_paged_attention_sm90_cuda(const ckv_paged_attention_params *params, const ckv_paged_attention_sm90 *sm90,
                                          ckv_stream stream)
 {
-    const variant &v = variants[params->dtype == CKV_FP16][params->head_dim == 128];
+    const int type = params->dtype == CKV_FP16, wide = params->head_dim == 128;
+    const variant &v = params->k_scales != nullptr ? variants<true>[type][wide] : variants<false>[type][wide];
     const arguments a = {*params, *sm90};
     const int workers = sm90->multiprocessors, remainder = count_tiles(*params) % workers;
     v.attend<<<workers, THREADS, v.shared_bytes, stream>>>(a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scatter_kv_slots: write K/V vectors of one layer into pool slots. Entry e reads token source_index[e] (or e) once and
- * writes it to destination[e] and, if given, destination2[e], for every head. */
+ * writes it to destination[e] and, if given, destination2[e], for every head: byte by byte, or with scales as e4m3. */
 #ifndef CKV_KERNELS_SCATTER_KV_SLOTS_H
 #define CKV_KERNELS_SCATTER_KV_SLOTS_H
 
@@ -18,7 +18,10 @@ typedef struct ckv_scatter_kv_slots_params {
     int64_t tokens_per_page; /* a power of two */
     int64_t num_slots;       /* valid slots are 0..num_slots-1 */
     int64_t kv_heads;
-    int64_t row_bytes;                     /* one head vector */
+    int64_t row_bytes;                     /* one head vector in a slot */
+    ckv_dtype source_dtype;                /* of k and v, where there are scales */
+    const float *k_scales, *v_scales;      /* NULL: slots hold what k and v hold; else [kv_heads] on the device: slots
+                                              hold the e4m3 codes of value * (1 / scale), saturated */
     const void *k;                         /* NULL: leave K alone */
     const void *v;                         /* NULL: leave V alone */
     int64_t k_token_stride, k_head_stride; /* bytes, any sign, zero allowed */

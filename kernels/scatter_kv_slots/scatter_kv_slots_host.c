@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/scatter_kv_slots/scatter_kv_slots.h"
 
+#include "lib/support/dtype.h"
 #include "lib/support/error.h"
 
 #include <inttypes.h>
@@ -16,13 +17,27 @@ static ckv_status check_slots(const ckv_scatter_kv_slots_params *params, const i
     return CKV_OK;
 }
 
+static void quantise(ckv_dtype dtype, const void *source, float scale, int64_t count, uint8_t *codes)
+{
+    const float factor = 1 / scale;
+    for (int64_t i = 0; i < count; i++) {
+        float value;
+        ckv_convert_to_float(dtype, (const char *)source + i * (int64_t)ckv_dtype_bytes(dtype), 1, &value);
+        codes[i] = ckv_float_to_e4m3(value * factor);
+    }
+}
+
 static void write_vector(const ckv_scatter_kv_slots_params *params, void *plane, int64_t slot, const char *source,
-                         int64_t source_head_stride)
+                         int64_t source_head_stride, const float *scales)
 {
     char *destination = (char *)plane + slot / params->tokens_per_page * params->page_stride +
                         slot % params->tokens_per_page * params->slot_stride;
-    for (int64_t head = 0; head < params->kv_heads; head++)
-        memcpy(destination + head * params->head_stride, source + head * source_head_stride, (size_t)params->row_bytes);
+    for (int64_t head = 0; head < params->kv_heads; head++, destination += params->head_stride)
+        if (scales == NULL)
+            memcpy(destination, source + head * source_head_stride, (size_t)params->row_bytes);
+        else
+            quantise(params->source_dtype, source + head * source_head_stride, scales[head], params->row_bytes,
+                     (uint8_t *)destination);
 }
 
 ckv_status ckv_scatter_kv_slots_host(const ckv_scatter_kv_slots_params *params, ckv_stream stream)
@@ -42,9 +57,9 @@ ckv_status ckv_scatter_kv_slots_host(const ckv_scatter_kv_slots_params *params, 
             if (destinations[d] == NULL)
                 continue;
             if (k != NULL)
-                write_vector(params, params->k_plane, destinations[d][i], k, params->k_head_stride);
+                write_vector(params, params->k_plane, destinations[d][i], k, params->k_head_stride, params->k_scales);
             if (v != NULL)
-                write_vector(params, params->v_plane, destinations[d][i], v, params->v_head_stride);
+                write_vector(params, params->v_plane, destinations[d][i], v, params->v_head_stride, params->v_scales);
         }
     }
     return CKV_OK;

@@ -46,7 +46,7 @@ void ckv_attention_args_set_packed(ckv_attention_args *args, const void *qkv)
     const ckv_pool_config *pool = pool_config(args);
     int64_t head_dim = pool->head_dim;
     int64_t token_stride = (args->q_heads + 2 * pool->kv_heads) * head_dim;
-    size_t head_bytes = (size_t)head_dim * ckv_dtype_bytes(pool->dtype);
+    size_t head_bytes = (size_t)head_dim * ckv_dtype_bytes(ckv_pool_config_tensor_dtype(pool));
     args->q = qkv;
     args->q_token_stride = token_stride;
     args->q_head_stride = head_dim;
@@ -193,7 +193,7 @@ ckv_status ckv_attention_check_tensors(const ckv_attention_args *args)
         const char *name;
         const void *tensor;
     } tensors[] = {{"q", args->q}, {"kv.k", args->kv.k}, {"kv.v", args->kv.v}, {"out", args->out}};
-    size_t element_bytes = ckv_dtype_bytes(pool->dtype);
+    size_t element_bytes = ckv_dtype_bytes(ckv_pool_config_tensor_dtype(pool));
     for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
         if (tensors[i].tensor == NULL)
             return ckv_fail(CKV_ERROR_INVALID, "attention: %s is NULL", tensors[i].name);
@@ -253,7 +253,7 @@ static ckv_status zero_padding_rows(const ckv_attention_args *args, ckv_stream s
 {
     const ckv_pool_config *pool = pool_config(args);
     const ckv_device *device = ckv_pool_device(ckv_cache_pool(args->cache));
-    int64_t element_bytes = (int64_t)ckv_dtype_bytes(pool->dtype);
+    int64_t element_bytes = (int64_t)ckv_dtype_bytes(ckv_pool_config_tensor_dtype(pool));
     int64_t outer_count = args->rows - args->seq_len, outer_stride = args->out_token_stride;
     int64_t inner_count = args->q_heads, inner_stride = args->out_head_stride, width = pool->head_dim;
     char *first = (char *)args->out + args->seq_len * args->out_token_stride * element_bytes;

@@ -98,6 +98,9 @@ static ckv_cudnn_shape shape_of_args(const ckv_attention_args *args)
 static ckv_status cudnn_supports(const ckv_attention_args *args)
 {
     CKV_TRY(ckv_cuda_check_options("cudnn", args));
+    if (ckv_pool_get_config(ckv_cache_pool(args->cache))->dtype == CKV_FP8_E4M3)
+        return ckv_fail(CKV_ERROR_UNSUPPORTED,
+                        "attention: backend cudnn cannot read pages of fp8_e4m3; backend hopper can");
     const ckv_cudnn_shape shape = shape_of_args(args);
     CKV_TRY(ckv_cudnn_check_version(cudnnGetVersion()));
     int device_id = 0, architecture = 0;

@@ -53,9 +53,10 @@ static bool fits_sm90(const ckv_pool *pool, int architecture)
 static ckv_status check_shape(const ckv_attention_args *args)
 {
     const ckv_pool_config *config = ckv_pool_get_config(ckv_cache_pool(args->cache));
-    if (config->dtype != CKV_BF16 && config->dtype != CKV_FP16)
-        return ckv_fail(CKV_ERROR_UNSUPPORTED, "attention: backend hopper takes bf16 and fp16, not %s",
-                        ckv_dtype_name(config->dtype));
+    const ckv_dtype dtype = ckv_pool_config_tensor_dtype(config);
+    if (dtype != CKV_BF16 && dtype != CKV_FP16)
+        return ckv_fail(CKV_ERROR_UNSUPPORTED, "attention: backend hopper takes tensors of bf16 and fp16, not %s",
+                        ckv_dtype_name(dtype));
     if (config->head_dim % VECTOR_ELEMENTS != 0 || config->head_dim > CKV_PAGED_ATTENTION_MAX_HEAD_DIM)
         return ckv_fail(CKV_ERROR_UNSUPPORTED,
                         "attention: backend hopper takes a head_dim that is a multiple of %d up to %d, not %" PRId64,
@@ -112,13 +113,17 @@ static ckv_status encode_pool(const ckv_pool *pool, CUtensorMap *map_out)
     const cuuint64_t sizes[] = {(cuuint64_t)config->head_dim, (cuuint64_t)config->tokens_per_page,
                                 (cuuint64_t)count_planes(pool)};
     const cuuint64_t strides[] = {(cuuint64_t)slots.slot_stride, (cuuint64_t)slots.head_stride};
-    const cuuint32_t box[] = {CKV_PAGED_ATTENTION_BOX_ELEMENTS, CKV_PAGED_ATTENTION_BOX_TOKENS, 1};
+    const int codes = config->dtype == CKV_FP8_E4M3;
+    const cuuint32_t box[] = {codes ? (cuuint32_t)config->head_dim : CKV_PAGED_ATTENTION_BOX_ELEMENTS,
+                              CKV_PAGED_ATTENTION_BOX_TOKENS, 1};
     const cuuint32_t steps[] = {1, 1, 1};
-    const CUtensorMapDataType type =
-        config->dtype == CKV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-    const CUresult result = encode.function(map_out, type, 3, slots.base, sizes, strides, box, steps,
-                                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUtensorMapDataType type = codes                       ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : config->dtype == CKV_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                                                 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    const CUtensorMapSwizzle swizzle = codes ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B;
+    const CUresult result =
+        encode.function(map_out, type, 3, slots.base, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                        swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (result != CUDA_SUCCESS)
         return ckv_fail(CKV_ERROR_DEVICE, "attention: cuTensorMapEncodeTiled: %d", (int)result);
     return CKV_OK;
@@ -198,8 +203,10 @@ static ckv_status hopper_run(const ckv_attention_args *args, const ckv_block_vie
     const ckv_pool_config *config = ckv_pool_get_config(pool);
     const ckv_pool_view slots = ckv_pool_get_view(pool);
     const ckv_cuda_strides strides = ckv_cuda_used_strides(args);
+    const float *scales =
+        slots.scales != NULL ? slots.scales + args->layer * 2 * config->kv_heads + args->first_kv_head : NULL;
     const ckv_paged_attention_params params = {
-        .dtype = config->dtype,
+        .dtype = ckv_pool_config_tensor_dtype(config),
         .head_dim = (int32_t)config->head_dim,
         .q_heads = (int32_t)args->q_heads,
         .kv_heads = (int32_t)args->kv_heads,
@@ -222,6 +229,8 @@ static ckv_status hopper_run(const ckv_attention_args *args, const ckv_block_vie
         .head_stride = slots.head_stride,
         .slot_stride = slots.slot_stride,
         .scale = (float)args->scale,
+        .k_scales = scales,
+        .v_scales = scales != NULL ? scales + config->kv_heads : NULL,
     };
     ckv_paged_attention_sm90 sm90 = ((const hopper_plan *)plan)->sm90;
     if (sm90.workspace == NULL)

@@ -26,7 +26,8 @@ typedef struct host_call {
     const ckv_block_view *view;
     const ckv_pool_config *pool;
     ckv_pool_view slots;
-    int64_t group; /* query heads per K/V head */
+    ckv_dtype dtype; /* of q and out */
+    int64_t group;   /* query heads per K/V head */
     host_plan *plan;
 } host_call;
 
@@ -114,23 +115,35 @@ static const void *key_vector(const host_call *call, const int32_t *row, int64_t
            slot * slots->slot_stride;
 }
 
+/* The vector in float, with what a code is worth: kv as above. */
+static const float *load_vector(const host_call *call, const void *source, int64_t kv, int64_t kv_head)
+{
+    float *vector = call->plan->vector;
+    const int64_t head_dim = call->pool->head_dim;
+    ckv_convert_to_float(call->pool->dtype, source, (size_t)head_dim, vector);
+    if (call->slots.scales == NULL)
+        return vector;
+    const float scale =
+        call->slots.scales[(call->args->layer * 2 + kv) * call->pool->kv_heads + call->args->first_kv_head + kv_head];
+    for (int64_t d = 0; d < head_dim; d++)
+        vector[d] *= scale;
+    return vector;
+}
+
 /* K and V of `num_keys` tokens of a row from `first` become the panels of the tile. */
 static void gather_keys(const host_call *call, const int32_t *row, int64_t first, int64_t num_keys, int64_t kv_head)
 {
     ckv_host_tile *tile = &call->plan->tile;
-    float *vector = call->plan->vector;
     int64_t head_dim = tile->head_dim;
     tile->num_keys = num_keys;
     for (int64_t key = 0; key < num_keys; key++) {
         int64_t lane = key % CKV_HOST_TILE_PANEL;
         float *keys = tile->keys + (key - lane) * head_dim + lane;
-        ckv_convert_to_float(call->pool->dtype, key_vector(call, row, first + key, 0, kv_head), (size_t)head_dim,
-                             vector);
+        const float *vector = load_vector(call, key_vector(call, row, first + key, 0, kv_head), 0, kv_head);
         for (int64_t d = 0; d < head_dim; d++)
             keys[d * CKV_HOST_TILE_PANEL] = vector[d];
 
-        ckv_convert_to_float(call->pool->dtype, key_vector(call, row, first + key, 1, kv_head), (size_t)head_dim,
-                             vector);
+        vector = load_vector(call, key_vector(call, row, first + key, 1, kv_head), 1, kv_head);
         for (int64_t d = 0; d < head_dim; d += CKV_HOST_TILE_PANEL) {
             float *values = tile->values + d * CKV_HOST_TILE_KEYS + key * CKV_HOST_TILE_PANEL;
             int64_t channels = ckv_min_i64(CKV_HOST_TILE_PANEL, head_dim - d);
@@ -155,13 +168,13 @@ static void load_queries(const host_call *call, int64_t block, int64_t kv_head, 
 {
     const ckv_attention_args *args = call->args;
     ckv_host_tile *tile = &call->plan->tile;
-    int64_t element_bytes = (int64_t)ckv_dtype_bytes(call->pool->dtype);
+    int64_t element_bytes = (int64_t)ckv_dtype_bytes(call->dtype);
     float scale = (float)args->scale;
     for (int64_t i = 0; i < count; i++) {
         query_place place = place_of(call, block, kv_head, first + i);
         int64_t offset = place.row * args->q_token_stride + place.head * args->q_head_stride;
         float *query = tile->queries + i * tile->head_dim;
-        ckv_convert_to_float(call->pool->dtype, (const char *)args->q + offset * element_bytes, (size_t)tile->head_dim,
+        ckv_convert_to_float(call->dtype, (const char *)args->q + offset * element_bytes, (size_t)tile->head_dim,
                              query);
         for (int64_t d = 0; d < tile->head_dim; d++)
             query[d] *= scale;
@@ -176,15 +189,14 @@ static void store_results(const host_call *call, int64_t block, int64_t kv_head,
 {
     const ckv_attention_args *args = call->args;
     const ckv_host_tile *tile = &call->plan->tile;
-    int64_t element_bytes = (int64_t)ckv_dtype_bytes(call->pool->dtype);
+    int64_t element_bytes = (int64_t)ckv_dtype_bytes(call->dtype);
     for (int64_t i = 0; i < count; i++) {
         query_place place = place_of(call, block, kv_head, first + i);
         int64_t offset = place.row * args->out_token_stride + place.head * args->out_head_stride;
         float *out = tile->out + i * tile->padded_dim;
         for (int64_t d = 0; d < tile->head_dim; d++)
             out[d] /= tile->sum[i];
-        ckv_convert_from_float(call->pool->dtype, out, (size_t)tile->head_dim,
-                               (char *)args->out + offset * element_bytes);
+        ckv_convert_from_float(call->dtype, out, (size_t)tile->head_dim, (char *)args->out + offset * element_bytes);
         if (args->lse != NULL)
             args->lse[place.row * args->q_heads + place.head] = tile->max[i] + logf(tile->sum[i]);
     }
@@ -215,6 +227,7 @@ static ckv_status host_run(const ckv_attention_args *args, const ckv_block_view 
         .view = view,
         .pool = ckv_pool_get_config(pool),
         .slots = ckv_pool_get_view(pool),
+        .dtype = ckv_pool_config_tensor_dtype(ckv_pool_get_config(pool)),
         .plan = plan,
     };
     call.group = args->q_heads / args->kv_heads;

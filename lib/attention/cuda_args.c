@@ -72,7 +72,7 @@ ckv_status ckv_cuda_check_strides(const char *backend, const ckv_attention_args 
                    {"q_head_stride", used.q_head},
                    {"out_token_stride", used.out_token},
                    {"out_head_stride", used.out_head}};
-    const int64_t step = CKV_CUDA_ALIGNMENT / (int64_t)ckv_dtype_bytes(pool_config(args)->dtype);
+    const int64_t step = CKV_CUDA_ALIGNMENT / (int64_t)ckv_dtype_bytes(ckv_pool_config_tensor_dtype(pool_config(args)));
     for (size_t i = 0; args->q_heads > 0 && i < sizeof strides / sizeof strides[0]; i++)
         if (strides[i].stride <= 0 || strides[i].stride % step != 0)
             return ckv_fail(CKV_ERROR_UNSUPPORTED,
@@ -97,7 +97,7 @@ static ckv_status check_address(const char *name, const void *address, int align
 
 ckv_status ckv_cuda_check_addresses(const ckv_attention_args *args, int device_id)
 {
-    const int element_bytes = (int)ckv_dtype_bytes(pool_config(args)->dtype);
+    const int element_bytes = (int)ckv_dtype_bytes(ckv_pool_config_tensor_dtype(pool_config(args)));
     CKV_TRY(check_address("q", args->q, CKV_CUDA_ALIGNMENT, device_id));
     CKV_TRY(check_address("kv.k", args->kv.k, element_bytes, device_id));
     CKV_TRY(check_address("kv.v", args->kv.v, element_bytes, device_id));

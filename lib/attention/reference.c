@@ -3,6 +3,7 @@
 
 #include "lib/attention/reference_impl.h"
 #include "lib/support/checked.h"
+#include "lib/support/dtype.h"
 #include "lib/support/error.h"
 
 #include <inttypes.h>
@@ -32,8 +33,8 @@ static ckv_status check_config(const ckv_reference_config *config)
     if (config->q_heads % config->kv_heads != 0)
         return ckv_fail(CKV_ERROR_INVALID, "reference: q_heads %" PRId64 " is not a multiple of kv_heads %" PRId64,
                         config->q_heads, config->kv_heads);
-    if (ckv_dtype_bytes(config->dtype) == 0)
-        return ckv_fail(CKV_ERROR_INVALID, "reference: unknown dtype %d", (int)config->dtype);
+    if (!ckv_dtype_is_tensor(config->dtype))
+        return ckv_fail(CKV_ERROR_INVALID, "reference: dtype is %d; it must be fp32, bf16 or fp16", (int)config->dtype);
     if (!isfinite(config->scale) || config->scale < 0)
         return ckv_fail(CKV_ERROR_INVALID, "reference: scale %g must be finite and not negative", config->scale);
     return CKV_OK;

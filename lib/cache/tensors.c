@@ -64,7 +64,7 @@ static int64_t carve_all(ckv_cache_tensors *tensors, const ckv_pool_config *pool
     }
     tensors->edit_source = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
     tensors->edit_destination = carve(&carver, CKV_EDIT_ENTRIES, sizeof(int64_t));
-    tensors->zero_vector = carve(&carver, pool->head_dim, (int64_t)ckv_dtype_bytes(pool->dtype));
+    tensors->zero_vector = carve(&carver, pool->head_dim, (int64_t)ckv_dtype_bytes(ckv_pool_config_tensor_dtype(pool)));
 #ifdef CKV_CHECKS
     tensors->check.fault = carve(&carver, 1, sizeof(ckv_slot_fault));
     tensors->check.claims = carve(&carver, pool->pool_tokens, sizeof(int64_t));

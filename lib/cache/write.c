@@ -31,6 +31,7 @@ static ckv_scatter_kv_slots_params layer_scatter(const ckv_cache *cache, int64_t
     const ckv_pool_config *config = ckv_pool_get_config(cache->pool);
     ckv_pool_view pool = ckv_pool_get_view(cache->pool);
     char *plane = (char *)pool.base + layer * pool.layer_stride;
+    const float *scales = pool.scales != NULL ? pool.scales + layer * 2 * config->kv_heads : NULL;
     return (ckv_scatter_kv_slots_params){.k_plane = plane,
                                          .v_plane = plane + pool.kv_stride,
                                          .page_stride = pool.page_stride,
@@ -40,11 +41,15 @@ static ckv_scatter_kv_slots_params layer_scatter(const ckv_cache *cache, int64_t
                                          .num_slots = config->pool_tokens,
                                          .kv_heads = config->kv_heads,
                                          .row_bytes = ckv_pool_row_bytes(cache->pool),
+                                         .source_dtype = ckv_pool_config_tensor_dtype(config),
+                                         .k_scales = scales,
+                                         .v_scales = scales != NULL ? scales + config->kv_heads : NULL,
                                          .check = cache->tensors->check};
 }
 
-static void set_source(ckv_scatter_kv_slots_params *scatter, const ckv_kv *source, int64_t element_bytes)
+static void set_source(ckv_scatter_kv_slots_params *scatter, const ckv_kv *source)
 {
+    const int64_t element_bytes = (int64_t)ckv_dtype_bytes(scatter->source_dtype);
     scatter->k = source->k;
     scatter->v = source->v;
     scatter->k_token_stride = source->k_token_stride * element_bytes;
@@ -77,6 +82,10 @@ ckv_status ckv_cache_plan_staged(const ckv_cache *cache, const ckv_staged_heads 
     ckv_scatter_kv_slots_params scatter = layer_scatter(cache, heads->layer);
     scatter.k_plane = (char *)scatter.k_plane + heads->first_kv_head * scatter.head_stride;
     scatter.v_plane = (char *)scatter.v_plane + heads->first_kv_head * scatter.head_stride;
+    if (scatter.k_scales != NULL) {
+        scatter.k_scales += heads->first_kv_head;
+        scatter.v_scales += heads->first_kv_head;
+    }
     scatter.kv_heads = heads->kv_heads;
     scatter.entries = heads->tokens;
     scatter.destination = view.staged_slots;
@@ -97,7 +106,7 @@ ckv_status ckv_cache_copy_staged(const ckv_cache *cache, const ckv_staged_heads 
         return CKV_OK;
     const ckv_causal_layout_size *size =
         &cache->tensors->layout.sizes[ckv_geometry_find_size(&cache->tensors->geometry, heads->causal_block_size)];
-    set_source(&scatter, source, (int64_t)ckv_dtype_bytes(ckv_pool_get_config(cache->pool)->dtype));
+    set_source(&scatter, source);
     scatter.entries = later_blocks * entries_of_block;
     scatter.source_index = size->current_private_source + entries_of_block;
     scatter.destination = size->current_private_destination + entries_of_block;
@@ -111,7 +120,7 @@ ckv_status ckv_cache_write_staged_heads(ckv_cache *cache, const ckv_staged_heads
     ckv_scatter_kv_slots_params scatter;
     CKV_TRY(check_source("write_staged", source));
     CKV_TRY(ckv_cache_plan_staged(cache, heads, &scatter));
-    set_source(&scatter, source, (int64_t)ckv_dtype_bytes(ckv_pool_get_config(cache->pool)->dtype));
+    set_source(&scatter, source);
     if (!own_tokens)
         scatter.destination2 = NULL;
     CKV_TRY(ckv_pool_device(cache->pool)->scatter_kv_slots(&scatter, stream));
@@ -220,7 +229,7 @@ ckv_status ckv_cache_write_range(ckv_cache *cache, int64_t layer, int64_t start,
     CKV_TRY(check_range(cache, "write_range", layer, start, tokens));
     CKV_TRY(check_source("write_range", source));
     ckv_scatter_kv_slots_params scatter = layer_scatter(cache, layer);
-    set_source(&scatter, source, (int64_t)ckv_dtype_bytes(ckv_pool_get_config(cache->pool)->dtype));
+    set_source(&scatter, source);
     return scatter_edit(cache, &scatter, start, tokens, stream);
 }
 

@@ -105,10 +105,12 @@ static void options_override_a_geometry(void **state)
     workplace place;
     open_ckv(&place);
     figures all = ckv_size(&place, "-g cosmos3-nano"), half = ckv_size(&place, "-g cosmos3-nano --ranks 2"),
-            wide = ckv_size(&place, "-g cosmos3-nano --dtype fp32");
+            wide = ckv_size(&place, "-g cosmos3-nano --dtype fp32"),
+            narrow_pages = ckv_size(&place, "-g cosmos3-nano --dtype fp8_e4m3");
     assert_int_equal(half.pool, all.pool);
     assert_int_equal(2 * half.bytes, all.bytes);
     assert_int_equal(wide.bytes, 2 * all.bytes);
+    assert_int_equal(narrow_pages.bytes, all.bytes / 2 + INT64_C(36) * 2 * 8 * 4); /* scales */
     figures own = ckv_size(&place, "--pin-tokens 5 --window-tokens 8 --max-staged-tokens 6 --causal-block-sizes 6,2,6 "
                                    "--layers 2 --kv-heads 2 --head-dim 16 --dtype fp32 --tokens-per-page 4");
     assert_int_equal(own.resident, 24);

@@ -6,6 +6,7 @@
 #include "lib/support/dtype.h"
 #include "lib/support/error.h"
 #include <ckv/ckv.h>
+#include <float.h>
 #include <math.h>
 #include <pthread.h>
 
@@ -73,6 +74,40 @@ static void nan_stays_nan(void **state)
     }
 }
 
+/* Against the format's definition, not its bits. */
+static void e4m3_codes_are_what_they_are_worth(void **state)
+{
+    (void)state;
+    for (int code = 0; code < 256; code++) {
+        const int exponent = code >> 3 & 0xf, mantissa = code & 7;
+        const double magnitude = exponent == 0 ? ldexp(mantissa, -9) : ldexp(8 + mantissa, exponent - 10);
+        const float value = ckv_e4m3_to_float((uint8_t)code);
+        if ((code & 0x7f) == 0x7f) {
+            assert_true(isnan(value));
+            assert_int_equal(ckv_float_to_e4m3(value), 0x7f);
+            continue;
+        }
+        assert_true((double)fabsf(value) == magnitude && !!signbit(value) == code >> 7);
+        assert_int_equal(ckv_float_to_e4m3(value), code);
+    }
+    assert_int_equal(ckv_float_to_e4m3(INFINITY), 0x7e);
+    assert_int_equal(ckv_float_to_e4m3(-FLT_MAX), 0xfe);
+}
+
+/* Everything between two neighbours goes to the nearer one, the middle to the even one. */
+static void e4m3_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    for (int code = 0; code < 0x7e; code++) {
+        const float low = ckv_e4m3_to_float((uint8_t)code), high = ckv_e4m3_to_float((uint8_t)(code + 1));
+        const float middle = (low + high) / 2; /* exact */
+        assert_int_equal(ckv_float_to_e4m3(middle), code + code % 2);
+        assert_int_equal(ckv_float_to_e4m3(nextafterf(middle, 0)), code);
+        assert_int_equal(ckv_float_to_e4m3(nextafterf(middle, 1e9f)), code + 1);
+        assert_int_equal(ckv_float_to_e4m3(-middle), 0x80 | (code + code % 2));
+    }
+}
+
 static void converts_arrays(void **state)
 {
     (void)state;
@@ -92,8 +127,8 @@ static void converts_arrays(void **state)
 static void dtype_names(void **state)
 {
     (void)state;
-    static const ckv_dtype dtypes[] = {CKV_FP32, CKV_BF16, CKV_FP16};
-    for (size_t i = 0; i < 3; i++) {
+    static const ckv_dtype dtypes[] = {CKV_FP32, CKV_BF16, CKV_FP16, CKV_FP8_E4M3};
+    for (size_t i = 0; i < 4; i++) {
         ckv_dtype found = (ckv_dtype)-1;
         assert_ok(ckv_dtype_from_name(ckv_dtype_name(dtypes[i]), &found));
         assert_int_equal(found, dtypes[i]);
@@ -103,7 +138,13 @@ static void dtype_names(void **state)
     assert_non_null(strstr(ckv_last_error(), "'int8' is not one of fp32, bf16, fp16"));
     assert_status(ckv_dtype_from_name(NULL, &untouched), CKV_ERROR_INVALID);
     assert_int_equal(untouched, CKV_FP16);
-    assert_int_equal(ckv_dtype_bytes((ckv_dtype)3), 0);
+    assert_ok(ckv_tensor_dtype_from_name("bf16", &untouched));
+    assert_int_equal(untouched, CKV_BF16);
+    assert_status(ckv_tensor_dtype_from_name("fp8_e4m3", &untouched), CKV_ERROR_INVALID);
+    assert_non_null(strstr(ckv_last_error(), "'fp8_e4m3' is not one of fp32, bf16, fp16"));
+    assert_int_equal(untouched, CKV_BF16);
+    assert_int_equal(ckv_dtype_bytes(CKV_FP8_E4M3), 1);
+    assert_int_equal(ckv_dtype_bytes((ckv_dtype)4), 0);
     assert_string_equal(ckv_dtype_name((ckv_dtype)-1), "unknown");
 }
 
@@ -205,6 +246,8 @@ static const ckv_test_case cases[] = {
     CKV_CASE(rounds_to_nearest_even),
     CKV_CASE(fp16_overflow_and_subnormals),
     CKV_CASE(nan_stays_nan),
+    CKV_CASE(e4m3_codes_are_what_they_are_worth),
+    CKV_CASE(e4m3_rounds_to_nearest_even),
     CKV_CASE(converts_arrays),
     CKV_CASE(dtype_names),
     CKV_CASE(status_names),

@@ -59,6 +59,19 @@ static inline ckv_dtype default_dtype(void)
     return uses_tensor_cores() ? CKV_BF16 : CKV_FP32;
 }
 
+static inline ckv_dtype tensor_dtype(const pair *p)
+{
+    return ckv_pool_config_tensor_dtype(&p->pool);
+}
+
+/* Tensors are of the dtype, and pages too unless the case has others. */
+static inline void set_dtype(pair *p, ckv_dtype dtype)
+{
+    p->pool.dtype = p->pool.tensor_dtype = dtype;
+    if (ckv_test_pages()[0] != '\0')
+        assert_ok(ckv_dtype_from_name(ckv_test_pages(), &p->pool.dtype));
+}
+
 static inline void *mirror_new(pair *p, size_t bytes)
 {
     mirror *m = p->mirrors;
@@ -130,6 +143,72 @@ static inline ckv_status attention(pair *p, const ckv_attention_args *args)
     return status;
 }
 
+/* What a code of a layer and head is worth. Those of layer 0 are powers of two, for cases of exact numbers; the largest
+ * values saturate in some. */
+static inline float scale_of(int64_t layer, int64_t kv, int64_t head)
+{
+    return layer % 2 == 0 ? ldexpf(1, (int)(-9 + (2 * kv + head) % 4)) : (float)(1 + kv + 3 * head) / 700;
+}
+
+static inline void set_scales(const pair *p)
+{
+    float k[64], v[64];
+    assert_true(p->pool.kv_heads <= 64);
+    for (int64_t layer = 0; layer < p->pool.layers; layer++) {
+        for (int64_t head = 0; head < p->pool.kv_heads; head++)
+            k[head] = scale_of(layer, 0, head), v[head] = scale_of(layer, 1, head);
+        assert_ok(ckv_pool_set_scales(ckv_cache_pool(p->cache), layer, k, v));
+    }
+}
+
+/* [tokens, heads] of a tensor, dense and in float. */
+static inline float *dense_floats(const pair *p, const void *source, int64_t tokens, int64_t heads,
+                                  int64_t token_stride, int64_t head_stride)
+{
+    const int64_t dim = p->pool.head_dim, bytes = (int64_t)ckv_dtype_bytes(tensor_dtype(p));
+    float *values = malloc((size_t)(tokens * heads * dim) * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < tokens * heads; i++)
+        ckv_convert_to_float(tensor_dtype(p),
+                             (const char *)source + (i / heads * token_stride + i % heads * head_stride) * bytes,
+                             (size_t)dim, values + i * dim);
+    return values;
+}
+
+/* The same of K or V, as pages of fp8 remember it. */
+static inline float *remembered(const pair *p, int64_t layer, int64_t kv, const void *source, int64_t tokens,
+                                int64_t token_stride, int64_t head_stride)
+{
+    const int64_t heads = p->pool.kv_heads, dim = p->pool.head_dim;
+    float *values = dense_floats(p, source, tokens, heads, token_stride, head_stride);
+    for (int64_t i = 0; i < tokens * heads * dim; i++) {
+        const float scale = scale_of(layer, kv, i / dim % heads), scaled = values[i] * (1 / scale);
+        uint8_t code;
+        ckv_convert_from_float(CKV_FP8_E4M3, &scaled, 1, &code);
+        ckv_convert_to_float(CKV_FP8_E4M3, &code, 1, &values[i]);
+        values[i] *= scale;
+    }
+    return values;
+}
+
+/* Dense K and V for the reference, which may be `source` itself; to be freed with free_remembered. */
+static inline ckv_kv remembered_kv(const pair *p, int64_t layer, int64_t tokens, const ckv_kv *source)
+{
+    if (p->pool.dtype != CKV_FP8_E4M3)
+        return *source;
+    return ckv_kv_dense(remembered(p, layer, 0, source->k, tokens, source->k_token_stride, source->k_head_stride),
+                        remembered(p, layer, 1, source->v, tokens, source->v_token_stride, source->v_head_stride),
+                        p->pool.kv_heads, p->pool.head_dim);
+}
+
+static inline void free_remembered(const ckv_kv *kv, const ckv_kv *source)
+{
+    if (kv->k == source->k)
+        return;
+    free((void *)(uintptr_t)kv->k);
+    free((void *)(uintptr_t)kv->v);
+}
+
 /* The caller has filled in pool sizes (not pool_tokens), rollout, sizes and q_heads. */
 static inline void open_pair(pair *p)
 {
@@ -138,13 +217,15 @@ static inline void open_pair(pair *p)
     assert_ok(ckv_rollout_config_size(&p->rollout, p->pool.tokens_per_page, &size));
     p->pool.pool_tokens = size.pool_tokens;
     assert_ok(ckv_cache_create(&p->pool, &p->cache));
+    if (p->pool.dtype == CKV_FP8_E4M3)
+        set_scales(p);
     assert_ok(ckv_cache_open(p->cache, &p->rollout, NULL));
     ckv_reference_config config = ckv_reference_config_default();
     config.layers = p->pool.layers;
     config.q_heads = p->q_heads;
     config.kv_heads = p->pool.kv_heads;
     config.head_dim = p->pool.head_dim;
-    config.dtype = p->pool.dtype;
+    config.dtype = p->pool.dtype == CKV_FP8_E4M3 ? CKV_FP32 : p->pool.dtype;
     config.scale = p->scale;
     assert_ok(ckv_reference_create(&config, &p->reference));
     assert_ok(ckv_reference_open(p->reference, p->rollout.pin_tokens, p->rollout.window_tokens));
@@ -164,7 +245,7 @@ static inline pair default_pair(void)
     p.pool.layers = 2;
     p.pool.kv_heads = 2;
     p.pool.head_dim = 16;
-    p.pool.dtype = default_dtype();
+    set_dtype(&p, default_dtype());
     p.pool.tokens_per_page = 4;
     p.rollout.pin_tokens = 5;
     p.rollout.window_tokens = 8;
@@ -191,7 +272,7 @@ static inline int64_t id_of_position(const pair *p, int64_t position)
  */
 static inline void write_pair(pair *p, int64_t layer, int64_t start, int64_t tokens, const void *k, const void *v)
 {
-    size_t bytes = (size_t)(tokens * p->pool.kv_heads * p->pool.head_dim) * ckv_dtype_bytes(p->pool.dtype);
+    size_t bytes = (size_t)(tokens * p->pool.kv_heads * p->pool.head_dim) * ckv_dtype_bytes(tensor_dtype(p));
     void *device_k = test_upload(k, bytes), *device_v = test_upload(v, bytes);
     ckv_kv source = ckv_kv_dense(device_k, device_v, p->pool.kv_heads, p->pool.head_dim);
     assert_ok(ckv_cache_write_range(p->cache, layer, start, tokens, &source, NULL));
@@ -199,16 +280,18 @@ static inline void write_pair(pair *p, int64_t layer, int64_t start, int64_t tok
     p->pool.device->free(device_v);
     p->pool.device->free(device_k);
     source = ckv_kv_dense(k, v, p->pool.kv_heads, p->pool.head_dim);
-    assert_ok(ckv_reference_write(p->reference, layer, id_of_position(p, start), tokens, &source));
+    const ckv_kv kept = remembered_kv(p, layer, tokens, &source);
+    assert_ok(ckv_reference_write(p->reference, layer, id_of_position(p, start), tokens, &kept));
+    free_remembered(&kept, &source);
 }
 
 static inline void write_random(pair *p, ckv_random *random, int64_t layer, int64_t start, int64_t tokens)
 {
     int64_t count = tokens * p->pool.kv_heads * p->pool.head_dim;
-    void *k = malloc((size_t)count * ckv_dtype_bytes(p->pool.dtype));
-    void *v = malloc((size_t)count * ckv_dtype_bytes(p->pool.dtype));
-    fill_random(random, p->pool.dtype, k, count);
-    fill_random(random, p->pool.dtype, v, count);
+    void *k = malloc((size_t)count * ckv_dtype_bytes(tensor_dtype(p)));
+    void *v = malloc((size_t)count * ckv_dtype_bytes(tensor_dtype(p)));
+    fill_random(random, tensor_dtype(p), k, count);
+    fill_random(random, tensor_dtype(p), v, count);
     write_pair(p, layer, start, tokens, k, v);
     free(v);
     free(k);
@@ -228,13 +311,13 @@ static inline forward new_forward(pair *p, ckv_random *random, int64_t layer, in
                                   int64_t rows)
 {
     int64_t heads = p->q_heads + 2 * p->pool.kv_heads;
-    size_t bytes = ckv_dtype_bytes(p->pool.dtype);
+    size_t bytes = ckv_dtype_bytes(tensor_dtype(p));
     forward f = {.rows = rows, .count_out = rows * p->q_heads * p->pool.head_dim};
     f.qkv = mirror_new(p, (size_t)(rows * heads * p->pool.head_dim) * bytes);
     f.out = mirror_new(p, (size_t)f.count_out * bytes);
     f.lse = mirror_new(p, (size_t)(rows * p->q_heads) * sizeof *f.lse);
-    fill_random(random, p->pool.dtype, f.qkv, rows * heads * p->pool.head_dim);
-    fill_value(p->pool.dtype, f.out, f.count_out, SENTINEL);
+    fill_random(random, tensor_dtype(p), f.qkv, rows * heads * p->pool.head_dim);
+    fill_value(tensor_dtype(p), f.out, f.count_out, SENTINEL);
     fill_value(CKV_FP32, f.lse, rows * p->q_heads, SENTINEL);
     f.args = ckv_attention_args_default();
     f.args.cache = p->cache;
@@ -276,7 +359,7 @@ static inline double tolerance(const pair *p, int64_t block, int64_t block_size)
         return 2e-6;
     int64_t keys;
     assert_ok(ckv_cache_read_row(p->cache, 0, block_size, block, 0, NULL, NULL, &keys, NULL));
-    return unit[p->pool.dtype] * (p->peaked ? 1 : 1.5 / sqrt((double)keys)) + 1e-5;
+    return unit[tensor_dtype(p)] * (p->peaked ? 1 : 1.5 / sqrt((double)keys)) + 1e-5;
 }
 
 static inline void check_near(const pair *p, const ckv_attention_args *args, const double *expected, const double *lse)
@@ -292,8 +375,8 @@ static inline void check_near(const pair *p, const ckv_attention_args *args, con
         for (int64_t head = 0; head < args->q_heads; head++) {
             for (int64_t d = 0; d < dim; d++) {
                 double exact = expected[(row * args->q_heads + head) * dim + d];
-                assert_near((double)get_element(p->pool.dtype, args->out, out_index(args, row, head) + d), exact,
-                            1.01 * unit[p->pool.dtype] * fabs(exact) + absolute);
+                assert_near((double)get_element(tensor_dtype(p), args->out, out_index(args, row, head) + d), exact,
+                            1.01 * unit[tensor_dtype(p)] * fabs(exact) + absolute);
             }
             double exact_lse = lse[row * args->q_heads + head];
             if (args->lse != NULL)
@@ -308,7 +391,7 @@ static inline void check_padding(const pair *p, const ckv_attention_args *args)
     for (int64_t row = args->seq_len; row < args->rows; row++) {
         for (int64_t head = 0; head < args->q_heads; head++) {
             for (int64_t d = 0; d < p->pool.head_dim; d++)
-                assert_true(get_element(p->pool.dtype, args->out, out_index(args, row, head) + d) == 0);
+                assert_true(get_element(tensor_dtype(p), args->out, out_index(args, row, head) + d) == 0);
             if (args->lse != NULL)
                 assert_true(args->lse[row * args->q_heads + head] == -INFINITY);
         }
@@ -337,7 +420,17 @@ static inline void compare_pair(pair *p, const ckv_attention_args *args)
     double *expected = calloc((size_t)(results * p->pool.head_dim), sizeof *expected);
     double *lse = calloc((size_t)results, sizeof *lse);
     ckv_reference_forward reference = reference_forward(args, expected, lse);
+    float *q = NULL;
+    reference.kv = remembered_kv(p, args->layer, args->seq_len, &args->kv);
+    if (p->pool.dtype == CKV_FP8_E4M3) {
+        reference.q = q =
+            dense_floats(p, args->q, args->seq_len, args->q_heads, args->q_token_stride, args->q_head_stride);
+        reference.q_token_stride = args->q_heads * p->pool.head_dim;
+        reference.q_head_stride = p->pool.head_dim;
+    }
     assert_ok(ckv_reference_run(p->reference, &reference));
+    free(q);
+    free_remembered(&reference.kv, &args->kv);
     check_near(p, args, expected, lse);
     check_padding(p, args);
     free(lse);

@@ -6,7 +6,7 @@ static void defaults_and_packed(void **state)
 {
     (void)state;
     pair p = default_pair();
-    p.pool.dtype = CKV_BF16;
+    set_dtype(&p, CKV_BF16);
     open_pair(&p);
     ckv_attention_args args = ckv_attention_args_default();
     assert_int_equal(args.struct_size, sizeof args);
@@ -65,7 +65,7 @@ static void expect_refusals(pair *p, const forward *f, const refusal *refusals, 
 {
     ckv_pool *pool = ckv_cache_pool(p->cache);
     size_t pool_bytes = (size_t)ckv_pool_get_view(pool).layer_stride * (size_t)p->pool.layers;
-    size_t out_bytes = (size_t)f->count_out * ckv_dtype_bytes(p->pool.dtype);
+    size_t out_bytes = (size_t)f->count_out * ckv_dtype_bytes(tensor_dtype(p));
     size_t lse_bytes = (size_t)(f->rows * p->q_heads) * sizeof(float);
     char *before = malloc(pool_bytes + out_bytes + lse_bytes), *memory = malloc(pool_bytes);
     ckv_cache_state state = ckv_cache_get_state(p->cache);
@@ -157,7 +157,7 @@ static void refuses_tensors_and_options(void **state)
 static pair random_pair(ckv_random *random)
 {
     pair p = default_pair();
-    p.pool.dtype = (ckv_dtype)ckv_random_range(random, uses_tensor_cores() ? CKV_BF16 : CKV_FP32, CKV_FP16);
+    set_dtype(&p, (ckv_dtype)ckv_random_range(random, uses_tensor_cores() ? CKV_BF16 : CKV_FP32, CKV_FP16));
     p.pool.kv_heads = ckv_random_range(random, 1, 3);
     p.q_heads = p.pool.kv_heads * ckv_random_range(random, 1, 4);
     p.pool.head_dim = uses_tensor_cores() ? 8 * ckv_random_range(random, 1, 5) : ckv_random_range(random, 1, 40);
@@ -185,13 +185,13 @@ static void *scatter_tensor(pair *p, const void *source, int64_t heads, int64_t 
                             int64_t token_stride, int64_t head_stride, int64_t first)
 {
     int64_t count = rows * (token_stride < 0 ? -token_stride : token_stride);
-    void *memory = mirror_new(p, (size_t)count * ckv_dtype_bytes(p->pool.dtype));
-    fill_value(p->pool.dtype, memory, count, NAN);
+    void *memory = mirror_new(p, (size_t)count * ckv_dtype_bytes(tensor_dtype(p)));
+    fill_value(tensor_dtype(p), memory, count, NAN);
     for (int64_t t = 0; source != NULL && t < rows; t++)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t d = 0; d < p->pool.head_dim; d++)
-                set_element(p->pool.dtype, memory, first + t * token_stride + h * head_stride + d,
-                            get_element(p->pool.dtype, source, t * source_token_stride + h * p->pool.head_dim + d));
+                set_element(tensor_dtype(p), memory, first + t * token_stride + h * head_stride + d,
+                            get_element(tensor_dtype(p), source, t * source_token_stride + h * p->pool.head_dim + d));
     return memory;
 }
 
@@ -199,7 +199,7 @@ static strided make_strided(pair *p, const forward *f)
 {
     strided s = {.args = f->args};
     int64_t dim = p->pool.head_dim, rows = f->rows, packed = f->args.q_token_stride;
-    int64_t size = (int64_t)ckv_dtype_bytes(p->pool.dtype);
+    int64_t size = (int64_t)ckv_dtype_bytes(tensor_dtype(p));
     int64_t head = dim + (uses_tensor_cores() ? 8 : 3), more = uses_tensor_cores() ? 16 : 5, k_head = dim + 3;
     int64_t q_token = p->q_heads * head + more;
     int64_t k_token = -(p->pool.kv_heads * k_head), v_token = p->pool.kv_heads * k_head + 1;
@@ -231,7 +231,7 @@ static void dirty_padding(const pair *p, ckv_random *random, forward *f)
     static const float values[] = {0, NAN, INFINITY, -INFINITY};
     int64_t kind = ckv_random_range(random, 0, 4), stride = f->args.q_token_stride;
     for (int64_t i = f->args.seq_len * stride; kind < 4 && i < f->rows * stride; i++)
-        set_element(p->pool.dtype, f->qkv, i, values[kind]);
+        set_element(tensor_dtype(p), f->qkv, i, values[kind]);
 }
 
 static void random_forward(pair *p, ckv_random *random, int64_t layer, int64_t seq_len, int64_t block)
@@ -240,7 +240,7 @@ static void random_forward(pair *p, ckv_random *random, int64_t layer, int64_t s
     dirty_padding(p, random, &f);
     if (ckv_random_range(random, 0, 1))
         f.args.lse = NULL;
-    if (ckv_random_range(random, 0, 2) == 0 && (uses_cudnn() || !uses_tensor_cores()))
+    if (ckv_random_range(random, 0, 2) == 0 && (uses_cudnn() || !uses_tensor_cores() || p->pool.dtype == CKV_FP8_E4M3))
         f.args.backend = NULL;
     if (ckv_random_range(random, 0, 1)) {
         strided s = make_strided(p, &f);
@@ -307,7 +307,7 @@ static void several_tiles(void **state)
     ckv_random random = {ckv_test_seed()};
     for (int dtype = uses_tensor_cores() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
         pair p = default_pair();
-        p.pool.dtype = (ckv_dtype)dtype;
+        set_dtype(&p, (ckv_dtype)dtype);
         p.pool.layers = p.pool.kv_heads = 1;
         p.pool.head_dim = 64;
         p.pool.tokens_per_page = 32;
@@ -333,7 +333,7 @@ static void wide_heads_and_pages(void **state)
     ckv_random random = {ckv_test_seed()};
     for (int i = 0; i < 6; i++) {
         pair p = default_pair();
-        p.pool.dtype = i % 2 && uses_tensor_cores() ? CKV_FP16 : default_dtype();
+        set_dtype(&p, i % 2 && uses_tensor_cores() ? CKV_FP16 : default_dtype());
         p.pool.layers = 2;
         p.q_heads = p.pool.kv_heads * (1 + i);
         p.pool.head_dim = 64 * (1 + i % 2);
@@ -369,7 +369,7 @@ static void heads_may_come_in_groups(void **state)
             forward f = new_forward(&p, &random, layer, 6, 2, 7);
             f.args.lse = NULL;
             for (int64_t head = 0; head < 3; head++) {
-                const size_t step = (size_t)(head * p.pool.head_dim) * ckv_dtype_bytes(p.pool.dtype);
+                const size_t step = (size_t)(head * p.pool.head_dim) * ckv_dtype_bytes(tensor_dtype(&p));
                 ckv_attention_args args = f.args;
                 args.first_kv_head = head;
                 args.kv_heads = 1;
@@ -426,11 +426,11 @@ static void repeats_are_bit_identical(void **state)
         step_pair(&p, &random, 300, 300, 300);
     forward f = new_forward(&p, &random, 0, 300, 300, 300);
     attend_pair(&p, &f.args);
-    size_t bytes = (size_t)f.count_out * ckv_dtype_bytes(p.pool.dtype);
+    size_t bytes = (size_t)f.count_out * ckv_dtype_bytes(tensor_dtype(&p));
     void *first = malloc(bytes);
     memcpy(first, f.out, bytes);
     for (int repeat = 0; repeat < 5; repeat++) {
-        fill_value(p.pool.dtype, f.out, f.count_out, SENTINEL);
+        fill_value(tensor_dtype(&p), f.out, f.count_out, SENTINEL);
         assert_ok(attention(&p, &f.args));
         assert_memory_equal(f.out, first, bytes);
     }
@@ -446,14 +446,14 @@ static void layouts_of_the_input_do_not_matter(void **state)
     ckv_random random = {ckv_test_seed()};
     for (int dtype = uses_tensor_cores() ? CKV_BF16 : CKV_FP32; dtype <= CKV_FP16; dtype++) {
         pair p = default_pair();
-        p.pool.dtype = (ckv_dtype)dtype;
+        set_dtype(&p, (ckv_dtype)dtype);
         open_pair(&p);
         write_prompt(&p, &random, 9);
         forward f = new_forward(&p, &random, 0, 4, 2, 6);
         strided s = make_strided(&p, &f);
         attend_pair(&p, &f.args);
         attend_pair(&p, &s.args);
-        int64_t size = (int64_t)ckv_dtype_bytes(p.pool.dtype);
+        int64_t size = (int64_t)ckv_dtype_bytes(tensor_dtype(&p));
         for (int64_t row = 0; row < 6; row++)
             for (int64_t head = 0; head < p.q_heads; head++)
                 assert_memory_equal((char *)f.args.out + out_index(&f.args, row, head) * size,
@@ -475,14 +475,14 @@ static void writes_nothing_but_out(void **state)
     forward f = new_forward(&p, &random, 0, 2, 2, 3);
     enum { HEAD = 24, TOKEN = 4 * HEAD + 8, COUNT = 3 * TOKEN };
     void *out = mirror_new(&p, COUNT * sizeof(float));
-    fill_value(p.pool.dtype, out, COUNT, SENTINEL);
+    fill_value(tensor_dtype(&p), out, COUNT, SENTINEL);
     f.args.out = out;
     f.args.out_token_stride = TOKEN;
     f.args.out_head_stride = HEAD;
     attend_pair(&p, &f.args);
     for (int i = 0; i < COUNT; i++) {
         int in_token = i % TOKEN, in_head = in_token % HEAD;
-        assert_true((get_element(p.pool.dtype, out, i) == SENTINEL) == (in_token >= 4 * HEAD || in_head >= 16));
+        assert_true((get_element(tensor_dtype(&p), out, i) == SENTINEL) == (in_token >= 4 * HEAD || in_head >= 16));
     }
     mirror_free(&p, out);
     free_forward(&p, &f);
@@ -500,9 +500,9 @@ static void later_forwards_overwrite_staged_tokens(void **state)
     for (int chunk = 0; chunk < 5; chunk++) {
         for (int64_t layer = 0; layer < p.pool.layers; layer++) {
             forward dirty = new_forward(&p, &random, layer, 6, 2, 6);
-            fill_value(p.pool.dtype, dirty.qkv, 6 * dirty.args.q_token_stride, NAN);
+            fill_value(tensor_dtype(&p), dirty.qkv, 6 * dirty.args.q_token_stride, NAN);
             assert_ok(attention(&p, &dirty.args));
-            assert_true(isnan(get_element(p.pool.dtype, dirty.out, 0)));
+            assert_true(isnan(get_element(tensor_dtype(&p), dirty.out, 0)));
             free_forward(&p, &dirty);
         }
         step_pair(&p, &random, 6, chunk % 2 ? 2 : 6, 6);
@@ -533,6 +533,30 @@ static void shapes_and_layers_take_turns(void **state)
     close_pair(&p);
 }
 
+/* "auto" passes over what cannot read the pages, and a name says why not. */
+static void pages_of_fp8_need_a_backend_that_reads_them(void **state)
+{
+    (void)state;
+    pair p = default_pair();
+    p.pool.tensor_dtype = default_dtype();
+    p.pool.dtype = CKV_FP8_E4M3;
+    open_pair(&p);
+    ckv_attention_args args = ckv_attention_args_default();
+    args.cache = p.cache;
+    args.q_heads = p.q_heads;
+    args.seq_len = args.rows = 2;
+    args.q_token_stride = args.out_token_stride = p.q_heads * p.pool.head_dim;
+    args.q_head_stride = args.out_head_stride = p.pool.head_dim;
+    if (uses_cudnn()) {
+        assert_status(ckv_attention_supports("cudnn", &args), CKV_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(ckv_last_error(), "fp8_e4m3"));
+        assert_ok(ckv_attention_supports("hopper", &args));
+    } else {
+        assert_ok(ckv_attention_supports(named_backend(), &args));
+    }
+    close_pair(&p);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(defaults_and_packed),
     CKV_CASE(backend_names),
@@ -548,5 +572,6 @@ static const ckv_test_case cases[] = {
     CKV_CASE(writes_nothing_but_out),
     CKV_CASE(later_forwards_overwrite_staged_tokens),
     CKV_CASE(shapes_and_layers_take_turns),
+    CKV_CASE(pages_of_fp8_need_a_backend_that_reads_them),
 };
 CKV_TEST_MAIN("attention", cases)

@@ -53,8 +53,8 @@ static void renew_chunk(pair *p, ckv_random *random, chunk *c)
 {
     for (int layer = 0; layer < 2; layer++) {
         forward *f = &c->forwards[layer];
-        fill_random(random, p->pool.dtype, f->qkv, f->rows * f->args.q_token_stride);
-        fill_value(p->pool.dtype, f->out, f->count_out, SENTINEL);
+        fill_random(random, tensor_dtype(p), f->qkv, f->rows * f->args.q_token_stride);
+        fill_value(tensor_dtype(p), f->out, f->count_out, SENTINEL);
         upload_args(p, &f->args);
     }
 }

@@ -11,7 +11,7 @@ static void check_visible_set(pair *p, int64_t seq_len, int64_t block, const cha
                               const char *out)
 {
     ckv_cache_state state = ckv_cache_get_state(p->cache);
-    int64_t offset = state.committed_tokens * VISIBLE_IDS * (int64_t)ckv_dtype_bytes(p->pool.dtype);
+    int64_t offset = state.committed_tokens * VISIBLE_IDS * (int64_t)ckv_dtype_bytes(tensor_dtype(p));
     const double rounding =
         uses_tensor_cores() ? 0x1p-8 : 1e-6; /* relative; the weights themselves are equal, so exact */
     ckv_attention_args args = ckv_attention_args_default();
@@ -34,7 +34,7 @@ static void check_visible_set(pair *p, int64_t seq_len, int64_t block, const cha
             visible += sees[id];
         }
         for (int64_t id = 0; id < VISIBLE_IDS; id++) {
-            double weight = (double)get_element(p->pool.dtype, out, row * VISIBLE_IDS + id);
+            double weight = (double)get_element(tensor_dtype(p), out, row * VISIBLE_IDS + id);
             if (sees[id])
                 assert_near(weight, 1.0 / (double)visible, rounding / (double)visible);
             else
@@ -60,12 +60,12 @@ static void visible_keys_are_exactly_the_window(void **state)
         p.sizes[0] = 12;
         p.sizes[1] = 3;
         open_pair(&p);
-        size_t bytes = (size_t)elements * ckv_dtype_bytes(p.pool.dtype);
+        size_t bytes = (size_t)elements * ckv_dtype_bytes(tensor_dtype(&p));
         void *zeros = mirror_new(&p, bytes), *one_hot = mirror_new(&p, bytes), *out = mirror_new(&p, bytes);
-        fill_value(p.pool.dtype, zeros, elements, 0);
-        fill_value(p.pool.dtype, one_hot, elements, 0);
+        fill_value(tensor_dtype(&p), zeros, elements, 0);
+        fill_value(tensor_dtype(&p), one_hot, elements, 0);
         for (int64_t id = 0; id < VISIBLE_IDS; id++)
-            set_element(p.pool.dtype, one_hot, id * VISIBLE_IDS + id, 1);
+            set_element(tensor_dtype(&p), one_hot, id * VISIBLE_IDS + id, 1);
         for (int64_t committed = 0; committed + 12 <= VISIBLE_IDS; committed += 12) {
             check_visible_set(&p, 12, 12, one_hot, zeros, out);
             check_visible_set(&p, 12, 3, one_hot, zeros, out);
@@ -94,20 +94,20 @@ static void nan_reaches_only_rows_that_see_it(void **state)
     ckv_cache_state state_now = ckv_cache_get_state(p.cache);
     int64_t position = 12 - (state_now.committed_tokens - state_now.staging_offset);
     float k[16] = {0}, v[16] = {0}; /* room for any dtype */
-    set_element(p.pool.dtype, v, 3, NAN);
+    set_element(tensor_dtype(&p), v, 3, NAN);
     write_pair(&p, 0, position, 1, k, v);
     forward f = new_forward(&p, &random, 0, 6, 2, 6);
     assert_ok(attention(&p, &f.args));
     for (int64_t row = 0; row < 6; row++)
         for (int64_t d = 0; d < 16; d++)
-            assert_int_equal(isnan(get_element(p.pool.dtype, f.out, row * 16 + d)) != 0, row < 4 && d == 3);
-    set_element(p.pool.dtype, v, 3, 0);
-    set_element(p.pool.dtype, k, 0, NAN); /* in K it makes the score NaN, and with it every channel */
+            assert_int_equal(isnan(get_element(tensor_dtype(&p), f.out, row * 16 + d)) != 0, row < 4 && d == 3);
+    set_element(tensor_dtype(&p), v, 3, 0);
+    set_element(tensor_dtype(&p), k, 0, NAN); /* in K it makes the score NaN, and with it every channel */
     write_pair(&p, 0, position, 1, k, v);
     assert_ok(attention(&p, &f.args));
     for (int64_t row = 0; row < 6; row++)
         for (int64_t d = 0; d < 16; d++)
-            assert_int_equal(isnan(get_element(p.pool.dtype, f.out, row * 16 + d)) != 0, row < 4);
+            assert_int_equal(isnan(get_element(tensor_dtype(&p), f.out, row * 16 + d)) != 0, row < 4);
     free_forward(&p, &f);
     close_pair(&p);
 }
@@ -136,7 +136,7 @@ static void scores_of_any_size(void **state)
             forward f = new_forward(&p, &random, 0, 300, chunk == 1 ? 30 : 300, 300);
             for (int64_t j = 0; j < 300 * f.args.q_token_stride; j++)
                 if (j % f.args.q_token_stride < (4 + 2) * 16) /* Q and K, not V */
-                    set_element(p.pool.dtype, f.qkv, j, roundf(2 * get_element(p.pool.dtype, f.qkv, j)));
+                    set_element(tensor_dtype(&p), f.qkv, j, roundf(2 * get_element(tensor_dtype(&p), f.qkv, j)));
             attend_pair(&p, &f.args);
             free_forward(&p, &f);
             commit_pair(&p, 300);
@@ -159,18 +159,18 @@ static void minus_infinity_weighs_nothing(void **state)
     p.rollout.pin_tokens = PIN;
     open_pair(&p);
     static float k[PIN * VECTOR], v[PIN * VECTOR]; /* room for any dtype */
-    fill_random(&random, p.pool.dtype, v, PIN * VECTOR);
-    fill_value(p.pool.dtype, k, PIN * VECTOR, 0);
+    fill_random(&random, tensor_dtype(&p), v, PIN * VECTOR);
+    fill_value(tensor_dtype(&p), k, PIN * VECTOR, 0);
     for (int64_t i = 0; i < PIN * 2; i++)
-        set_element(p.pool.dtype, k, i * 16, -INFINITY);
+        set_element(tensor_dtype(&p), k, i * 16, -INFINITY);
     write_pair(&p, 0, 0, PIN, k, v);
     commit_pair(&p, PIN);
     forward f = new_forward(&p, &random, 0, 6, 2, 6);
     for (int64_t row = 0; row < 6; row++)
         for (int64_t head = 0; head < 4; head++)
-            set_element(p.pool.dtype, f.qkv, row * f.args.q_token_stride + head * 16, 1);
+            set_element(tensor_dtype(&p), f.qkv, row * f.args.q_token_stride + head * 16, 1);
     attend_pair(&p, &f.args);
-    assert_true(isfinite(get_element(p.pool.dtype, f.out, 0)));
+    assert_true(isfinite(get_element(tensor_dtype(&p), f.out, 0)));
     free_forward(&p, &f);
     close_pair(&p);
 }
@@ -222,7 +222,7 @@ static void check_slots_past_rows(ckv_random *random, int64_t head_dim, int64_t 
     step_pair(&p, random, 6, 6, 6);
     forward f = new_forward(&p, random, 0, 6, 2, 6);
     attend_pair(&p, &f.args);
-    size_t bytes = (size_t)f.count_out * ckv_dtype_bytes(p.pool.dtype);
+    size_t bytes = (size_t)f.count_out * ckv_dtype_bytes(tensor_dtype(&p));
     void *before = malloc(bytes);
     memcpy(before, f.out, bytes);
     char influences[512] = "";

@@ -120,7 +120,7 @@ enum {
 
 static ckv_pool_view pool_view(void *base)
 {
-    return (ckv_pool_view){base, LAYER_STRIDE, PAGE_STRIDE, KV_STRIDE, HEAD_STRIDE, ROW, PAGES, PAGES};
+    return (ckv_pool_view){base, LAYER_STRIDE, PAGE_STRIDE, KV_STRIDE, HEAD_STRIDE, ROW, PAGES, PAGES, NULL};
 }
 
 static char *pool_row(char *pool, int layer, int kv, int head, int64_t slot)

@@ -18,10 +18,10 @@ enum { CAPTURE_BYTES = 8192, DEFAULT_SEED = 1 };
 
 static struct {
     const char *suite;
-    const char *device, *backend;
+    const char *device, *backend, *pages;
     uint64_t seed;
     int rank, ranks;
-} run = {.device = "host", .backend = "auto", .seed = DEFAULT_SEED, .ranks = 1};
+} run = {.device = "host", .backend = "auto", .pages = "", .seed = DEFAULT_SEED, .ranks = 1};
 
 static struct {
     const ckv_test_case *running; /* NULL between cases */
@@ -42,6 +42,11 @@ const char *ckv_test_device(void)
 const char *ckv_test_backend(void)
 {
     return run.backend;
+}
+
+const char *ckv_test_pages(void)
+{
+    return run.pages;
 }
 
 /* --- CMocka's own output goes to memory; only what a case prints itself reaches standard output and error. --- */
@@ -309,11 +314,10 @@ static int parse_seed(const char *program, const char *source, const char *text)
 
 static int parse_options(int argc, char **argv, bool *list_out)
 {
-    static const struct option options[] = {{"list", no_argument, NULL, 'l'},
-                                            {"seed", required_argument, NULL, 's'},
-                                            {"device", required_argument, NULL, 'd'},
-                                            {"backend", required_argument, NULL, 'b'},
-                                            {NULL, 0, NULL, 0}};
+    static const struct option options[] = {
+        {"list", no_argument, NULL, 'l'},         {"seed", required_argument, NULL, 's'},
+        {"device", required_argument, NULL, 'd'}, {"backend", required_argument, NULL, 'b'},
+        {"pages", required_argument, NULL, 'p'},  {NULL, 0, NULL, 0}};
     const char *seed = getenv("CKV_TEST_SEED"), *device = getenv("CKV_TEST_DEVICE");
     const char *backend = getenv("CKV_TEST_BACKEND");
     if (seed != NULL && parse_seed(argv[0], "CKV_TEST_SEED", seed) != CKV_TEST_PASS)
@@ -329,6 +333,8 @@ static int parse_options(int argc, char **argv, bool *list_out)
             run.device = optarg;
         else if (option == 'b')
             run.backend = optarg;
+        else if (option == 'p')
+            run.pages = optarg;
         else if (option != 's' || parse_seed(argv[0], "--seed", optarg) != CKV_TEST_PASS)
             return CKV_TEST_USAGE; /* getopt has said why */
     }

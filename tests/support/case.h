@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Test cases: CMocka's asserts, our own main. A program is a suite, a table of named cases.
  *
- *     PROGRAM --list | [--seed N] [--device NAME] [--backend NAME] [CASE...]      no CASE: all of them
+ *     PROGRAM --list | [--seed N] [--device NAME] [--backend NAME] [--pages DTYPE] [CASE...]      no CASE: all of them
  *
  * Exit codes: 0 pass, 1 fail, 2 usage (a name that matches nothing included), 3 infrastructure, 4 hang, 77 skipped.
  * Environment: CKV_TEST_SEED, CKV_TEST_DEVICE, CKV_TEST_BACKEND; CKV_TEST_RECORD names the file that receives one JSON
@@ -57,6 +57,9 @@ const char *ckv_test_device(void);
 
 /* The attention backend the case shall use; "auto" unless chosen. */
 const char *ckv_test_backend(void);
+
+/* The dtype that pages shall hold, where it is another than the tensors'; "" unless chosen. */
+const char *ckv_test_pages(void);
 
 /* Leave the case as skipped. Under several ranks all must skip, or the case fails. CMocka's skip() counts as a failure.
  */

@@ -21,6 +21,7 @@
     X(unpadded_shards_of_any_length)                                                                                   \
     X(overlap_parts_change_nothing)                                                                                    \
     X(replicated_context_enters_once)                                                                                  \
+    X(pages_of_fp8)                                                                                                    \
     X(exchange_memory_grows)                                                                                           \
     X(slow_rank_is_waited_for)                                                                                         \
     /* refusals */                                                                                                     \

@@ -126,6 +126,26 @@ void ulysses_replicated_context_enters_once(ckv_comm *comm, rank_report *report)
     }
 }
 
+/* Whoever stages makes the codes. Catches: tensors copied into pages of codes; an exchange that fills pages itself and
+ * is believed to have done so. */
+void ulysses_pages_of_fp8(ckv_comm *comm, rank_report *report)
+{
+    int ranks = ckv_comm_size(comm);
+    for (int64_t parts = 1; parts <= 2; parts++) {
+        party p;
+        party_shape shape = small_shape(ranks);
+        shape.fp8_pages = 1;
+        shape.kv_heads = 2 * ranks;
+        shape.q_heads = 4 * ranks;
+        shape.overlap_parts = parts;
+        shape.pin_tokens = 10;
+        RANK_STEP(report, party_open(&p, report, comm, &shape));
+        RANK_STEP(report, party_prompt(&p, report, 10));
+        RANK_STEP(report, roll(&p, report, PADDING_NAN));
+        party_close(&p);
+    }
+}
+
 /* Catches: a write into another model's cache. */
 void ulysses_replicated_context_is_checked(ckv_comm *comm, rank_report *report)
 {

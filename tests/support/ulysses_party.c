@@ -82,7 +82,8 @@ ckv_status party_open_cache(const party_shape *shape, int64_t kv_heads, ckv_cach
     pool.layers = PARTY_LAYERS;
     pool.kv_heads = kv_heads;
     pool.head_dim = shape->head_dim;
-    pool.dtype = shape->dtype;
+    pool.tensor_dtype = shape->dtype;
+    pool.dtype = shape->fp8_pages ? CKV_FP8_E4M3 : shape->dtype;
     pool.tokens_per_page = shape->tokens_per_page;
     pool.pool_tokens = size.pool_tokens;
     pool.poison_fresh_pages = 1;
@@ -179,6 +180,16 @@ static void count_rows(const party *p, int64_t seq_len, party_tensors *t)
     }
 }
 
+/* All scales are 1. */
+static void round_to_pages(const party *p, void *tensor, int64_t count)
+{
+    for (int64_t i = 0; p->shape.fp8_pages && i < count; i++) {
+        float value = get_element(p->shape.dtype, tensor, i);
+        set_element(CKV_FP8_E4M3, &value, 0, value);
+        set_element(p->shape.dtype, tensor, i, get_element(CKV_FP8_E4M3, &value, 0));
+    }
+}
+
 static void fill(party *p, const party_forward *forward, const party_tensors *t)
 {
     int64_t width = fused_width(&p->shape);
@@ -187,6 +198,7 @@ static void fill(party *p, const party_forward *forward, const party_tensors *t)
         set_element(p->shape.dtype, t->qkv, i,
                     i < forward->seq_len * width ? ckv_random_float(&random)
                                                  : padding_value(forward->padding, &random));
+    round_to_pages(p, t->qkv, forward->seq_len * width);
     fill_value(p->shape.dtype, t->out_before, t->out_bytes / element_bytes(p), 77);
 }
 
@@ -201,7 +213,7 @@ static void describe(const party *p, const party_forward *forward, party_tensors
     t->args.rows = t->rows;
     t->args.seq_len = forward->seq_len;
     t->args.causal_block_size = forward->causal_block_size;
-    t->args.backend = party_uses.backend;
+    t->args.backend = s->fp8_pages ? NULL : party_uses.backend;
     t->args.lse = forward->without_lse ? NULL : t->device_lse;
     if (t->rows == 0)
         return;
@@ -337,7 +349,8 @@ static void read_row(rank_report *report, const ckv_cache *cache, const party_fo
 /* This rank's cache holds exactly its heads of the whole: the last causal block's row, bit for bit. */
 static void compare_caches(party *p, rank_report *report, const party_forward *f)
 {
-    int64_t vector = p->shape.head_dim * element_bytes(p), mine_bytes = p->rank_kv_heads * vector;
+    int64_t page_element = p->shape.fp8_pages ? 1 : element_bytes(p);
+    int64_t vector = p->shape.head_dim * page_element, mine_bytes = p->rank_kv_heads * vector;
     int64_t whole_bytes = p->shape.kv_heads * vector, mine_length, whole_length;
     int64_t first_head = p->rank * p->shape.kv_heads / p->ranks;
     char *mine = NULL, *whole = NULL;
@@ -519,6 +532,7 @@ void party_prompt(party *p, rank_report *report, int64_t tokens)
     ckv_random random = {ckv_test_seed() + 1000 * ++p->forwards};
     for (int64_t layer = 0; layer < PARTY_LAYERS; layer++) {
         fill_random(&random, p->shape.dtype, prompt, count);
+        round_to_pages(p, prompt, count);
         RANK_STEP(report, write_prompt(p, report, layer, tokens, prompt));
     }
     free(prompt);

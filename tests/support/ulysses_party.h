@@ -28,6 +28,7 @@ int party_on_gpu(void);
 typedef struct party_shape {
     int64_t q_heads, kv_heads, head_dim; /* over all ranks */
     ckv_dtype dtype;
+    int fp8_pages; /* values are rounded so that pages keep them exactly; attention by what "auto" finds for them */
     int64_t tokens_per_page, pin_tokens, window_tokens, max_staged_tokens;
     int64_t sizes[4]; /* causal block sizes, 0 ends */
     ckv_sharding sharding;

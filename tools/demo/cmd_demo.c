@@ -46,8 +46,9 @@ static error_t parse_option(int key, char *value, struct argp_state *state)
     case KEY_LAYERS:
         return cli_parse_integer("--layers", value, 1, 1000, &options->layers);
     case KEY_DTYPE:
-        return ckv_dtype_from_name(value, &options->dtype) == CKV_OK ? 0
-                                                                     : cli_usage_error("--dtype: %s", ckv_last_error());
+        return ckv_tensor_dtype_from_name(value, &options->dtype) == CKV_OK
+                   ? 0
+                   : cli_usage_error("--dtype: %s", ckv_last_error());
     case KEY_PAGE:
         return cli_parse_integer("--tokens-per-page", value, 1, 4096, &options->tokens_per_page);
     case ARGP_KEY_ARG:

@@ -106,7 +106,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     options *o = state->input;
     switch (key) {
     case KEY_DTYPE:
-        return ckv_dtype_from_name(text, &o->c.model.dtype) == CKV_OK
+        return ckv_tensor_dtype_from_name(text, &o->c.model.dtype) == CKV_OK
                    ? 0
                    : cli_usage_error("--dtype: %s", ckv_last_error());
     case KEY_PADDING:

@@ -47,7 +47,7 @@ static const struct argp_option option_table[] = {
     {"layers", KEY_LAYERS, "N", 0, "Layers", 2},
     {"kv-heads", KEY_KV_HEADS, "N", 0, "K/V heads of the model, before sharding", 2},
     {"head-dim", KEY_HEAD_DIM, "N", 0, "Elements of a head vector", 2},
-    {"dtype", KEY_DTYPE, "NAME", 0, "fp32, bf16 (default) or fp16", 2},
+    {"dtype", KEY_DTYPE, "NAME", 0, "What pages hold: fp32, bf16 (default), fp16 or fp8_e4m3", 2},
     {"tokens-per-page", KEY_PAGE, "N", 0, "A power of two (default 32)", 2},
     {"ranks", KEY_RANKS, "N", 0, "Ranks that share the K/V heads (default 1); figures are for one rank", 2},
     {"device", KEY_DEVICE, "NAME", 0, "Whose allocator rounds the bytes: host (default) or cuda", 2},
@@ -236,7 +236,7 @@ int cmd_size(int argc, char **argv)
 {
     size_options options = {
         .pool = ckv_pool_config_default(), .rollout = ckv_rollout_config_default(), .ranks = 1, .device = "host"};
-    options.pool.dtype = CKV_BF16;
+    options.pool.dtype = options.pool.tensor_dtype = CKV_BF16;
     options.pool.tokens_per_page = 32;
     char doc[1024];
     snprintf(doc, sizeof doc, doc_format, geometry_names());

@@ -83,6 +83,7 @@ safetensors_dtype trace_file_dtype(ckv_dtype dtype)
 {
     switch (dtype) {
     case CKV_FP32:
+    case CKV_FP8_E4M3: /* no tensor is of it */
         break;
     case CKV_BF16:
         return SAFETENSORS_BF16;

@@ -95,7 +95,7 @@ static bool read_config(reader *r)
         !read_integer(r, "tokens_per_page", 1, MAX_MODEL_SIZE, &config->tokens_per_page) ||
         !read_string(r, "dtype", &dtype) || !read_scale(r, config))
         return false;
-    if (ckv_dtype_from_name(dtype, &config->dtype) != CKV_OK)
+    if (ckv_tensor_dtype_from_name(dtype, &config->dtype) != CKV_OK)
         return refuse(r, ckv_last_error());
     if (config->q_heads % config->kv_heads != 0)
         return problem_set(r->why, "%s: config: q_heads %" PRId64 " is not a multiple of kv_heads %" PRId64, r->label,

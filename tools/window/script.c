@@ -20,7 +20,7 @@ static bool read_create(const json_t *object, window_op *op, char *cause, size_t
     };
     if (!json_read_fields(object, fields, COUNT(fields), cause, cause_bytes))
         return false;
-    if (ckv_dtype_from_name(dtype, &op->pool.dtype) != CKV_OK) {
+    if (ckv_tensor_dtype_from_name(dtype, &op->pool.dtype) != CKV_OK) {
         snprintf(cause, cause_bytes, "%s", ckv_last_error());
         return false;
     }

@@ -23,7 +23,7 @@ typedef struct ckv_attention_args {
     int64_t rows;                    /* S: token rows in q, kv and out, padding included */
     int64_t seq_len; /* real tokens of this forward, over all ranks, before sequence sharding: 1..rows; must be given */
     int64_t causal_block_size; /* 0: all real tokens are one causal block */
-    const void *q;             /* [rows, q_heads, head_dim] in the cache's dtype; strides in elements */
+    const void *q; /* [rows, q_heads, head_dim] in the pool's tensor dtype, as kv and out; strides in elements */
     int64_t q_token_stride, q_head_stride;
     ckv_kv kv; /* [rows, kv_heads, head_dim] */
     void *
@@ -31,8 +31,8 @@ typedef struct ckv_attention_args {
     int64_t out_token_stride, out_head_stride;
     float *lse;   /* NULL, or [rows, q_heads]: log of the sum of exp of the scaled scores; -inf for rows past seq_len */
     double scale; /* 0: 1 / sqrt(head_dim) */
-    ckv_attention_mask mask; /* what the caller wants besides the window; refused where unsupported */
-    ckv_quantization quantization;
+    ckv_attention_mask mask;       /* what the caller wants besides the window; refused where unsupported */
+    ckv_quantization quantization; /* of the arithmetic; what pages hold is the pool's business */
     const char *backend; /* NULL or "auto": the backend made for the call, or the first that supports it; else a name */
 } ckv_attention_args;
 

@@ -17,7 +17,9 @@ typedef struct ckv_pool_config {
     int64_t layers;
     int64_t kv_heads; /* of this rank */
     int64_t head_dim;
-    ckv_dtype dtype;
+    ckv_dtype dtype;         /* what pages hold */
+    ckv_dtype tensor_dtype;  /* of q, K, V and out that callers hand over, when pages hold fp8_e4m3; else not looked at:
+                                pages hold what callers give */
     int64_t tokens_per_page; /* a power of two */
     int64_t pool_tokens;     /* a multiple of tokens_per_page, in less than 2^30 pages */
     int poison_fresh_pages;  /* debugging aid, also with CKV_POISON=1 in the environment: fill pages with NaN when they
@@ -27,7 +29,13 @@ typedef struct ckv_pool_config {
 /* A config with struct_size set, everything else zero: callers fill in the sizes. */
 CKV_API ckv_pool_config ckv_pool_config_default(void);
 
-/* Bytes a pool of this config takes on its device, guard page and the allocator's rounding included.
+/* The dtype of callers' tensors. */
+static inline ckv_dtype ckv_pool_config_tensor_dtype(const ckv_pool_config *config)
+{
+    return config->dtype == CKV_FP8_E4M3 ? config->tensor_dtype : config->dtype;
+}
+
+/* Bytes a pool of this config takes on its device, guard page, scales and the allocator's rounding included.
  * ERROR_INVALID when a size is out of range or the product does not fit 64 bits. */
 CKV_NODISCARD CKV_API ckv_status ckv_pool_config_bytes(const ckv_pool_config *config, int64_t *bytes_out);
 
@@ -57,9 +65,24 @@ typedef struct ckv_pool_view {
     int64_t layer_stride, page_stride, kv_stride, head_stride, slot_stride;
     int64_t total_pages; /* without the guard page */
     int32_t guard_page;
+    const float *scales; /* on the device, [layers, 2 (K, V), kv_heads]; NULL unless pages hold fp8_e4m3 */
 } ckv_pool_view;
 
 CKV_API ckv_pool_view ckv_pool_get_view(const ckv_pool *pool);
+
+/* Pages of fp8_e4m3: an element is its code times the scale of its layer and K/V head, one for K and one for V.
+ * Whatever writes them stores the code nearest to value * (1 / scale) in float, saturated at 448; copies move codes.
+ * All scales are 1 at first; the largest magnitude over 448 wastes no range, a power of two makes dequantised values
+ * exact in bf16. `k_scales` and `v_scales` are host memory, [kv_heads]; NULL leaves those as they are. Waits for the
+ * device. ERROR_INVALID (a scale that is not a normal positive number, named; pages of another dtype; a layer that is
+ * not there), ERROR_STATE while a rollout is open on the pool: its tokens are stored in the old ones. Then none
+ * changes. */
+CKV_NODISCARD CKV_API ckv_status ckv_pool_set_scales(ckv_pool *pool, int64_t layer, const float *k_scales,
+                                                     const float *v_scales);
+
+/* The scales of a layer, as ckv_pool_set_scales takes them. Waits. ERROR_INVALID. */
+CKV_NODISCARD CKV_API ckv_status ckv_pool_get_scales(const ckv_pool *pool, int64_t layer, float *k_scales_out,
+                                                     float *v_scales_out);
 
 #ifdef __cplusplus
 }

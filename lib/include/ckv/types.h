@@ -14,19 +14,23 @@ extern "C" {
 /* A CUDA stream (the type behind cudaStream_t); NULL, and ignored, on the host device. */
 typedef struct CUstream_st *ckv_stream;
 
-typedef enum ckv_dtype { CKV_FP32 = 0, CKV_BF16 = 1, CKV_FP16 = 2 } ckv_dtype;
+/* fp8_e4m3 is for pages alone (ckv/pool.h); tensors are of the others. */
+typedef enum ckv_dtype { CKV_FP32 = 0, CKV_BF16 = 1, CKV_FP16 = 2, CKV_FP8_E4M3 = 3 } ckv_dtype;
 
 /* Bytes of one element; 0 for an unknown dtype. */
 CKV_API size_t ckv_dtype_bytes(ckv_dtype dtype);
 
-/* "fp32", "bf16", "fp16"; "unknown" otherwise. Static storage. */
+/* "fp32", "bf16", "fp16", "fp8_e4m3"; "unknown" otherwise. Static storage. */
 CKV_API const char *ckv_dtype_name(ckv_dtype dtype);
 
 /* The dtype of a name. ERROR_INVALID, with the known names in the detail. */
 CKV_NODISCARD CKV_API ckv_status ckv_dtype_from_name(const char *name, ckv_dtype *dtype_out);
 
-/* Convert `count` elements in host memory. Narrowing rounds to nearest even; NaN stays NaN; fp16 overflows to infinity.
- */
+/* The same of a dtype that tensors may have: not fp8_e4m3. */
+CKV_NODISCARD CKV_API ckv_status ckv_tensor_dtype_from_name(const char *name, ckv_dtype *dtype_out);
+
+/* Convert `count` elements in host memory. Narrowing rounds to nearest even; NaN stays NaN; fp16 overflows to infinity,
+ * fp8_e4m3 saturates at 448. */
 CKV_API void ckv_convert_to_float(ckv_dtype dtype, const void *source, size_t count, float *destination);
 CKV_API void ckv_convert_from_float(ckv_dtype dtype, const float *source, size_t count, void *destination);
 
