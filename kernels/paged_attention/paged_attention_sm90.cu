@@ -45,6 +45,9 @@ template <typename T, int DIM, bool CODES> struct consumer {
     uint32_t queries, keys, values; /* descriptors; of stage 0 */
     float scale_log2;
     fragment<element, KEYS, DIM> f;
+    /* CODES: this thread's part of Q as first operands. Widening takes so much of the bandwidth of shared memory that
+     * reading Q there for every tile costs more than the registers. */
+    uint32_t own_queries[DIM / 4];
     float row_scales[2]; /* CODES: those of the thread's two rows, instead of scale_log2 */
 
     __device__ __forceinline__ float scale_of_row(int r) const
@@ -85,6 +88,23 @@ template <typename T, int DIM, bool CODES> struct consumer {
         return reinterpret_cast<float *>(bytes + mem::FACTORS) + warpgroup * WARPGROUP_ROWS;
     }
 
+    /* From where load_queries has left them. */
+    __device__ __forceinline__ void take_queries(const attention_tile &tile)
+    {
+        const float scale = scale_log2 * __ldg(a.call.k_scales + tile.kv_head);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = fragment_row(thread) + 8 * r;
+            row_scales[r] = factors()[row] * scale;
+#pragma unroll
+            for (int vector = 0; vector < DIM / 8; vector++) {
+                const int chunk = (warpgroup * mem::CHUNKS + vector / 8) * mem::Q_CHUNK;
+                own_queries[2 * vector + r] = *reinterpret_cast<const uint32_t *>(
+                    bytes + chunk + row * ROW_BYTES + (vector ^ row) % 8 * 16 + 2 * fragment_column(thread));
+            }
+        }
+    }
+
     /* 64 rows of Q; rows the block does not have are zero. */
     __device__ __forceinline__ void load_queries(const attention_tile &tile)
     {
@@ -110,21 +130,27 @@ template <typename T, int DIM, bool CODES> struct consumer {
         sm90::async_fence();
         sm90::named_sync(GROUP + warpgroup, WARPGROUP);
         if constexpr (CODES)
-            for (int r = 0; r < 2; r++)
-                row_scales[r] =
-                    factors()[fragment_row(thread) + 8 * r] * (scale_log2 * __ldg(a.call.k_scales + tile.kv_head));
+            take_queries(tile);
+    }
+
+    /* 16 dimensions. */
+    template <int ADDS> __device__ __forceinline__ void multiply_step(int i, uint32_t key)
+    {
+        const int chunk = i / 4, step = i % 4 * 32;
+        const uint32_t at = key + ((chunk * mem::TILE_CHUNK + step) >> 4);
+        if constexpr (CODES)
+            sm90::scores_of<element, ADDS>(f.scores, own_queries + 4 * i, at);
+        else
+            sm90::scores<element, ADDS>(f.scores, queries + ((chunk * mem::Q_CHUNK + step) >> 4), at);
     }
 
     __device__ __forceinline__ void multiply_keys(uint32_t stage)
     {
         const uint32_t key = keys + stage * (mem::TILE >> 4);
-        sm90::scores<element, 0>(f.scores, queries, key);
+        multiply_step<0>(0, key);
 #pragma unroll
-        for (int i = 1; i < DIM / 16; i++) {
-            const int chunk = i / 4, step = i % 4 * 32;
-            sm90::scores<element, 1>(f.scores, queries + ((chunk * mem::Q_CHUNK + step) >> 4),
-                                     key + ((chunk * mem::TILE_CHUNK + step) >> 4));
-        }
+        for (int i = 1; i < DIM / 16; i++)
+            multiply_step<1>(i, key);
         sm90::matrix_commit();
     }
 
@@ -296,7 +322,7 @@ __global__ void __launch_bounds__(THREADS, 1) attend(const __grid_constant__ arg
         make_schedule<KEYS>(a.call, gridDim.x, reinterpret_cast<int *>(bytes + mem::OFFSETS)); /* synchronises */
     const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / WARPGROUP, 0);
     if (warpgroup == 0) {
-        sm90::give_registers<PRODUCER_REGISTERS<CODES>>();
+        sm90::give_registers<PRODUCER_REGISTERS>();
         const int warp = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x) / WARP, 0);
         const int lane = static_cast<int>(threadIdx.x) % WARP;
         if (warp == 0)
@@ -304,14 +330,14 @@ __global__ void __launch_bounds__(THREADS, 1) attend(const __grid_constant__ arg
         else if constexpr (CODES)
             widener<DIM>(bytes, tiles, lane).run(a, schedule, warp - 1, lane);
     } else {
-        sm90::take_registers<CONSUMER_REGISTERS<CODES>>();
+        sm90::take_registers<CONSUMER_REGISTERS>();
         const int thread = static_cast<int>(threadIdx.x) % WARPGROUP;
         const float scale_log2 = a.call.scale * static_cast<float>(M_LOG2E);
         const uint32_t queries = sm90::matrix_descriptor(base + (warpgroup - 1) * mem::CHUNKS * mem::Q_CHUNK, 0);
         const uint32_t keys = sm90::matrix_descriptor(base + mem::K, 0);
         const uint32_t values = sm90::matrix_descriptor(base + mem::V, mem::TILE_CHUNK);
         consumer<T, DIM, CODES>{a,       base, bytes,  warpgroup - 1, thread, tiles.k, tiles.v,
-                                queries, keys, values, scale_log2,    {},     {}}
+                                queries, keys, values, scale_log2,    {},     {},      {}}
             .run(schedule);
     }
 #else

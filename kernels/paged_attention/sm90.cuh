@@ -164,6 +164,23 @@ template <typename T, int ADDS> __device__ __forceinline__ void scores(float (&d
         CKV_SCORES("128", "f16", CKV_R64, "64", "65", "66", CKV_D32(d, 0), CKV_D32(d, 32));
 }
 
+/* The same with a in registers. */
+#define CKV_SCORES_OF(N, TYPE, REGISTERS, A0, A1, A2, A3, B, ADD, ...)                                                 \
+    asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nmov.b64 b, {%" B ", " CKV_DESCRIPTOR_HIGH "};\n"                   \
+                 "setp.ne.b32 add, %" ADD ", 0;\n"                                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" REGISTERS "}, {%" A0 ",%" A1      \
+                 ",%" A2 ",%" A3 "}, b, add, 1, 1, 0;\n}"                                                              \
+                 : __VA_ARGS__                                                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "n"(ADDS))
+
+template <typename T, int ADDS> __device__ __forceinline__ void scores_of(float (&d)[64], const uint32_t *a, uint32_t b)
+{
+    if constexpr (std::is_same<T, __nv_bfloat16>::value)
+        CKV_SCORES_OF("128", "bf16", CKV_R64, "64", "65", "66", "67", "68", "69", CKV_D32(d, 0), CKV_D32(d, 32));
+    else
+        CKV_SCORES_OF("128", "f16", CKV_R64, "64", "65", "66", "67", "68", "69", CKV_D32(d, 0), CKV_D32(d, 32));
+}
+
 /* d[64 x N] += a[64 x 16] * b[16 x N], a in registers, b in shared memory with rows of N. */
 #define CKV_VALUES(N, TYPE, REGISTERS, A0, A1, A2, A3, B, ...)                                                         \
     asm volatile("{\n.reg .pred add;\n.reg .b64 b;\nmov.b64 b, {%" B ", " CKV_DESCRIPTOR_HIGH "};\n"                   \

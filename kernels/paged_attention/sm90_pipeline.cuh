@@ -24,12 +24,11 @@ enum {
     BOXES = KEYS / BOX,
     ROW_BYTES = 2 * CKV_PAGED_ATTENTION_BOX_ELEMENTS, /* one row of the swizzle */
     WIDENERS = WARPGROUP / WARP - 1,
-    CODE_STAGES = 4, /* of K or V */
+    CODE_STAGES = 4,         /* of K or V */
+    PRODUCER_REGISTERS = 40, /* of a thread of the first warpgroup; of the others. They must not add up to more than the
+                                launch has got, 168 for each: who asks for more waits for ever */
+    CONSUMER_REGISTERS = 232,
 };
-
-/* Registers of a thread: of the first warpgroup, of the others. */
-template <bool CODES> constexpr int PRODUCER_REGISTERS = CODES ? 56 : 40;
-template <bool CODES> constexpr int CONSUMER_REGISTERS = CODES ? 224 : 232;
 
 /* Named barriers; 0 is __syncthreads. */
 enum { TURN = 1, GROUP = TURN + CONSUMERS };
