@@ -195,7 +195,7 @@ ckv_status ckv_pool_create(const ckv_pool_config *config, ckv_pool **pool_out)
     if (status == CKV_OK)
         status = pool->config.device->alloc((size_t)bytes, &pool->view.base);
     if (status == CKV_OK && scales_offset > 0)
-        pool->view.scales = pool->scales = (float *)((char *)pool->view.base + scales_offset);
+        pool->view.scales = pool->scales = (void *)((char *)pool->view.base + scales_offset);
     if (status == CKV_OK)
         status = fill_memory(pool);
     if (status != CKV_OK) {

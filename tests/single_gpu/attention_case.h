@@ -191,22 +191,27 @@ static inline float *remembered(const pair *p, int64_t layer, int64_t kv, const 
     return values;
 }
 
-/* Dense K and V for the reference, which may be `source` itself; to be freed with free_remembered. */
-static inline ckv_kv remembered_kv(const pair *p, int64_t layer, int64_t tokens, const ckv_kv *source)
+/* K and V for the reference: what pages of fp8 keep of them, or they themselves. */
+typedef struct kept_kv {
+    ckv_kv kv;
+    float *k, *v; /* memory of it; NULL: the caller's own tensors */
+} kept_kv;
+
+static inline kept_kv keep(const pair *p, int64_t layer, int64_t tokens, const ckv_kv *source)
 {
+    kept_kv kept = {.kv = *source};
     if (p->pool.dtype != CKV_FP8_E4M3)
-        return *source;
-    return ckv_kv_dense(remembered(p, layer, 0, source->k, tokens, source->k_token_stride, source->k_head_stride),
-                        remembered(p, layer, 1, source->v, tokens, source->v_token_stride, source->v_head_stride),
-                        p->pool.kv_heads, p->pool.head_dim);
+        return kept;
+    kept.k = remembered(p, layer, 0, source->k, tokens, source->k_token_stride, source->k_head_stride);
+    kept.v = remembered(p, layer, 1, source->v, tokens, source->v_token_stride, source->v_head_stride);
+    kept.kv = ckv_kv_dense(kept.k, kept.v, p->pool.kv_heads, p->pool.head_dim);
+    return kept;
 }
 
-static inline void free_remembered(const ckv_kv *kv, const ckv_kv *source)
+static inline void free_kept(kept_kv *kept)
 {
-    if (kv->k == source->k)
-        return;
-    free((void *)(uintptr_t)kv->k);
-    free((void *)(uintptr_t)kv->v);
+    free(kept->k);
+    free(kept->v);
 }
 
 /* The caller has filled in pool sizes (not pool_tokens), rollout, sizes and q_heads. */
@@ -280,9 +285,9 @@ static inline void write_pair(pair *p, int64_t layer, int64_t start, int64_t tok
     p->pool.device->free(device_v);
     p->pool.device->free(device_k);
     source = ckv_kv_dense(k, v, p->pool.kv_heads, p->pool.head_dim);
-    const ckv_kv kept = remembered_kv(p, layer, tokens, &source);
-    assert_ok(ckv_reference_write(p->reference, layer, id_of_position(p, start), tokens, &kept));
-    free_remembered(&kept, &source);
+    kept_kv kept = keep(p, layer, tokens, &source);
+    assert_ok(ckv_reference_write(p->reference, layer, id_of_position(p, start), tokens, &kept.kv));
+    free_kept(&kept);
 }
 
 static inline void write_random(pair *p, ckv_random *random, int64_t layer, int64_t start, int64_t tokens)
@@ -421,7 +426,8 @@ static inline void compare_pair(pair *p, const ckv_attention_args *args)
     double *lse = calloc((size_t)results, sizeof *lse);
     ckv_reference_forward reference = reference_forward(args, expected, lse);
     float *q = NULL;
-    reference.kv = remembered_kv(p, args->layer, args->seq_len, &args->kv);
+    kept_kv kept = keep(p, args->layer, args->seq_len, &args->kv);
+    reference.kv = kept.kv;
     if (p->pool.dtype == CKV_FP8_E4M3) {
         reference.q = q =
             dense_floats(p, args->q, args->seq_len, args->q_heads, args->q_token_stride, args->q_head_stride);
@@ -430,7 +436,7 @@ static inline void compare_pair(pair *p, const ckv_attention_args *args)
     }
     assert_ok(ckv_reference_run(p->reference, &reference));
     free(q);
-    free_remembered(&reference.kv, &args->kv);
+    free_kept(&kept);
     check_near(p, args, expected, lse);
     check_padding(p, args);
     free(lse);
