@@ -16,8 +16,7 @@ static inline ckv_pool_config pool_config(int64_t layers, int64_t heads, int64_t
     config.device = test_device();
     config.layers = layers;
     config.kv_heads = heads;
-    config.head_dim = MODEL_HEAD_DIM;
-    config.dtype = CKV_FP32;
+    model_fit_pool(&config);
     config.tokens_per_page = page;
     config.pool_tokens = tokens;
     config.poison_fresh_pages = 1;

@@ -3,6 +3,7 @@
 #include "lib/cache/cache.h"
 #include "tests/single_gpu/rollout_case.h"
 #include "tests/support/random.h"
+#include "tests/support/random_data.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -308,19 +309,20 @@ static void pool_bytes_are_what_is_taken(void **state)
     assert_ok(ckv_pool_config_bytes(&config, &bytes));
     assert_ok(ckv_pool_create(&config, &pool));
     assert_int_equal(ckv_pool_bytes(pool), bytes);
-    int64_t asked = (64 + 8) * 3 * 2 * 2 * MODEL_HEAD_DIM * 4; /* with the guard page */
+    int64_t element = (int64_t)ckv_dtype_bytes(config.dtype), scales = config.dtype == CKV_FP8_E4M3 ? 3 * 2 * 2 * 4 : 0;
+    int64_t asked = (64 + 8) * 3 * 2 * 2 * config.head_dim * element + scales; /* with the guard page */
     assert_int_equal(bytes, ckv_device_allocation_bytes(config.device, asked));
     ckv_pool_view view = ckv_pool_get_view(pool);
     assert_int_equal(view.total_pages, 8);
     assert_int_equal(view.guard_page, 8);
-    float guard[2 * 2 * 8 * MODEL_HEAD_DIM];
+    char guard[2 * 2 * 8 * MODEL_HEAD_DIM * MODEL_DIGITS * sizeof(float)];
+    int64_t half = 2 * 8 * config.head_dim;
     for (int layer = 0; layer < 3; layer++) {
         test_download(guard, (char *)view.base + layer * view.layer_stride + view.guard_page * view.page_stride,
-                      sizeof guard);
-        size_t half = sizeof guard / sizeof *guard / 2;
-        for (size_t i = 0; i < half; i++) {
-            assert_true(guard[i] != guard[i]); /* K: NaN */
-            assert_true(guard[half + i] == 0); /* V */
+                      (size_t)view.page_stride);
+        for (int64_t i = 0; i < half; i++) {
+            assert_true(isnan(get_element(config.dtype, guard, i)));      /* K */
+            assert_true(get_element(config.dtype, guard, half + i) == 0); /* V */
         }
     }
     ckv_pool_destroy(&pool);

@@ -8,6 +8,42 @@
 #include <stdlib.h>
 #include <string.h>
 
+void model_fit_pool(ckv_pool_config *pool)
+{
+    pool->dtype = pool->tensor_dtype = CKV_FP32;
+    if (ckv_test_pages()[0] != '\0')
+        assert_ok(ckv_dtype_from_name(ckv_test_pages(), &pool->dtype));
+    pool->head_dim = pool->dtype == CKV_FP8_E4M3 ? MODEL_HEAD_DIM * MODEL_DIGITS : MODEL_HEAD_DIM;
+}
+
+/* Tags as a head vector of the pool. */
+static void write_tags(const rollout_model *model, const float *tags, float *vector)
+{
+    if (model->pool.dtype != CKV_FP8_E4M3) {
+        memcpy(vector, tags, MODEL_HEAD_DIM * sizeof *tags);
+        return;
+    }
+    for (int i = 0; i < MODEL_HEAD_DIM; i++)
+        for (int digit = 0; digit < MODEL_DIGITS; digit++)
+            vector[i * MODEL_DIGITS + digit] = (float)((int64_t)tags[i] >> 4 * digit & 15);
+}
+
+/* And back, from `count` vectors as pages hold them. */
+static void read_tags(const rollout_model *model, const unsigned char *vectors, int64_t count, float *tags)
+{
+    if (model->pool.dtype != CKV_FP8_E4M3) {
+        memcpy(tags, vectors, (size_t)(count * MODEL_HEAD_DIM) * sizeof *tags);
+        return;
+    }
+    for (int64_t i = 0; i < count * MODEL_HEAD_DIM; i++) {
+        float digits[MODEL_DIGITS];
+        ckv_convert_to_float(CKV_FP8_E4M3, vectors + i * MODEL_DIGITS, MODEL_DIGITS, digits);
+        tags[i] = 0;
+        for (int digit = MODEL_DIGITS - 1; digit >= 0; digit--)
+            tags[i] = 16 * tags[i] + digits[digit];
+    }
+}
+
 void model_create(rollout_model *model, const ckv_pool_config *pool)
 {
     memset(model, 0, sizeof *model);
@@ -40,19 +76,18 @@ static float tag(int64_t layer, int64_t head, int is_v)
 static ckv_kv stamp(const rollout_model *model, int64_t layer, int64_t first_position, int64_t tokens, int strided,
                     void **memory)
 {
-    int64_t heads = model->pool.kv_heads;
-    int64_t head_stride = strided ? MODEL_HEAD_DIM + 3 : MODEL_HEAD_DIM;
+    int64_t heads = model->pool.kv_heads, dim = model->pool.head_dim;
+    int64_t head_stride = strided ? dim + 3 : dim;
     int64_t token_stride = strided ? (heads + 2) * head_stride + 1 : heads * head_stride;
-    int64_t plane = tokens * token_stride + MODEL_HEAD_DIM;
+    int64_t plane = tokens * token_stride + dim;
     float *host = calloc((size_t)(2 * plane), sizeof *host);
     for (int64_t i = 0; i < tokens; i++)
         for (int64_t head = 0; head < heads; head++)
             for (int is_v = 0; is_v < 2; is_v++) {
-                float *vector = host + is_v * plane + i * token_stride + head * head_stride;
-                vector[0] = (float)(model->last_version + 1);
-                vector[1] = (float)model_id(model, first_position + i);
-                vector[2] = tag(layer, head, is_v);
-                vector[3] = 1;
+                const float tags[MODEL_HEAD_DIM] = {(float)(model->last_version + 1),
+                                                    (float)model_id(model, first_position + i), tag(layer, head, is_v),
+                                                    1};
+                write_tags(model, tags, host + is_v * plane + i * token_stride + head * head_stride);
             }
     size_t bytes = (size_t)(2 * plane) * sizeof *host;
     if (*memory == NULL)
@@ -167,9 +202,13 @@ static void expect_row(const rollout_model *model, const ckv_cache *cache, int64
                        int64_t block)
 {
     static float k[MODEL_MAX_TOKENS * MODEL_HEAD_DIM], v[MODEL_MAX_TOKENS * MODEL_HEAD_DIM];
+    static unsigned char raw[2][MODEL_MAX_TOKENS * MODEL_HEAD_DIM * MODEL_DIGITS];
     static char seen[MODEL_MAX_TOKENS];
     int64_t heads = model->pool.kv_heads, keys;
-    assert_ok(ckv_cache_read_row(cache, layer, block, block_index, MODEL_MAX_TOKENS / heads, k, v, &keys, NULL));
+    assert_ok(
+        ckv_cache_read_row(cache, layer, block, block_index, MODEL_MAX_TOKENS / heads, raw[0], raw[1], &keys, NULL));
+    read_tags(model, raw[0], keys * heads, k);
+    read_tags(model, raw[1], keys * heads, v);
 
     int64_t start = model->committed + block_index * block; /* ids */
     int64_t window_start = start - model->window > model->fixed ? start - model->window : model->fixed;

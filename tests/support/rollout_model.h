@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rollout must read, from its definition: a list of tokens with versions, no pages. Tokens are stamped into K
- * and V as [version, id, layer * 64 + head * 2 + is_v, ...], read back through the cache's rows and compared. */
+ * and V as [version, id, layer * 64 + head * 2 + is_v, 1], read back through the cache's rows and compared. Where pages
+ * hold fp8, each of these is written in digits of base 16, which e4m3 holds exactly. */
 #ifndef CKV_TESTS_SUPPORT_ROLLOUT_MODEL_H
 #define CKV_TESTS_SUPPORT_ROLLOUT_MODEL_H
 
@@ -8,7 +9,7 @@
 
 #include <ckv/cache.h>
 
-enum { MODEL_HEAD_DIM = 4, MODEL_MAX_TOKENS = 1 << 15, MODEL_MAX_LAYERS = 3 };
+enum { MODEL_HEAD_DIM = 4, MODEL_DIGITS = 6, MODEL_MAX_TOKENS = 1 << 15, MODEL_MAX_LAYERS = 3 };
 
 typedef struct rollout_model {
     ckv_pool_config pool;
@@ -21,7 +22,10 @@ typedef struct rollout_model {
     int32_t v_version[MODEL_MAX_LAYERS][MODEL_MAX_TOKENS]; /* -1: zeroed */
 } rollout_model;
 
-/* `pool` with fp32 and head_dim MODEL_HEAD_DIM. */
+/* Pages of fp32, or those that the case shall have; head_dim to fit. The other fields stay. */
+void model_fit_pool(ckv_pool_config *pool);
+
+/* `pool` as model_fit_pool makes it. */
 void model_create(rollout_model *model, const ckv_pool_config *pool);
 void model_open(rollout_model *model, const ckv_rollout_config *config);
 
