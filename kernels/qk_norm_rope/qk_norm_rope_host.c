@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/qk_norm_rope/qk_norm_rope.h"
 
+#include "lib/support/dtype.h"
 #include "lib/support/error.h"
 #include "lib/support/mutant.h"
 
@@ -30,7 +31,7 @@ static ckv_status check_sizes(const ckv_qk_norm_rope_params *params)
 ckv_status ckv_qk_norm_rope_check(const ckv_qk_norm_rope_params *params)
 {
     CKV_TRY(check_sizes(params));
-    if (ckv_dtype_bytes(params->dtype) == 0)
+    if (!ckv_dtype_is_tensor(params->dtype))
         return ckv_fail(CKV_ERROR_INVALID, "qk_norm_rope: dtype is %d; it must be fp32, bf16 or fp16",
                         (int)params->dtype);
     if (params->qkv == NULL || params->cosines == NULL || params->sines == NULL)

@@ -454,7 +454,7 @@ static void create_refuses(void **state)
     assert_null(reference);
     ckv_reference_destroy(&reference);
     ckv_reference_destroy(NULL);
-    ckv_reference_config bad[] = {good, good, good, good, good, good, good};
+    ckv_reference_config bad[] = {good, good, good, good, good, good, good, good};
     bad[0].struct_size = 0;
     bad[1].layers = 0;
     bad[2].q_heads = 6;
@@ -462,6 +462,7 @@ static void create_refuses(void **state)
     bad[4].head_dim = -1;
     bad[5].dtype = (ckv_dtype)9;
     bad[6].scale = NAN;
+    bad[7].dtype = CKV_FP8_E4M3;
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_status(ckv_reference_create(&bad[i], &reference), CKV_ERROR_INVALID);
     assert_status(ckv_reference_create(NULL, &reference), CKV_ERROR_INVALID);

@@ -238,6 +238,8 @@ static void refuses(void **state)
     p.params.epsilon = -1;
     assert_status(ckv_qk_norm_rope(test_device(), &p.params, NULL), CKV_ERROR_INVALID);
     p.params = good;
+    p.params.dtype = CKV_FP8_E4M3;
+    assert_status(ckv_qk_norm_rope(test_device(), &p.params, NULL), CKV_ERROR_INVALID);
     p.params.dtype = (ckv_dtype)9;
     assert_status(ckv_qk_norm_rope(test_device(), &p.params, NULL), CKV_ERROR_INVALID);
     p.params = good;

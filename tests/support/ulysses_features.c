@@ -144,6 +144,13 @@ void ulysses_pages_of_fp8(ckv_comm *comm, rank_report *report)
         RANK_STEP(report, roll(&p, report, PADDING_NAN));
         party_close(&p);
     }
+    party_shape shape = small_shape(ranks);
+    shape = party_fit(&shape);
+    ckv_ulysses *ulysses = NULL;
+    ckv_ulysses_config config = party_config(&shape);
+    config.dtype = CKV_FP8_E4M3; /* no tensor has it */
+    RANK_STATUS(report, ckv_ulysses_create(comm, &config, &ulysses), CKV_ERROR_INVALID);
+    RANK_DETAIL(report, "dtype is 3");
 }
 
 /* Catches: a write into another model's cache. */

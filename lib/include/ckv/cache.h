@@ -157,7 +157,7 @@ CKV_NODISCARD CKV_API ckv_status ckv_cache_block_view(const ckv_cache *cache, in
                                                       ckv_block_view *view_out);
 
 /* Inspection: read one causal block's row from the device, page by page, as a kernel would. `k_out` and `v_out` are
- * host memory for [capacity_tokens, kv_heads, head_dim] of the cache's dtype, or NULL to learn the length. Waits.
+ * host memory for [capacity_tokens, kv_heads, head_dim] of what pages hold, or NULL to learn the length. Waits.
  * ERROR_STATE, ERROR_INVALID, ERROR_CAPACITY (row longer than capacity_tokens; nothing is written). */
 CKV_NODISCARD CKV_API ckv_status ckv_cache_read_row(const ckv_cache *cache, int64_t layer, int64_t causal_block_size,
                                                     int64_t block, int64_t capacity_tokens, void *k_out, void *v_out,

@@ -26,7 +26,7 @@ typedef struct ckv_ulysses_config {
     int64_t kv_heads; /* over all ranks; a multiple of the ranks, or fewer: then the ranks are a multiple of them, and
                          ranks / kv_heads neighbours hold the same one */
     int64_t head_dim;
-    ckv_dtype dtype;
+    ckv_dtype dtype;          /* of tensors */
     const ckv_device *device; /* NULL: host */
     ckv_sharding sharding;
     const char *exchange;  /* how heads travel: "fused" (one kernel through memory that all ranks address), "sendrecv"
