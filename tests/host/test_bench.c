@@ -35,6 +35,8 @@ static void bad_options_are_refused(void **state)
         {"bench write --dtype int8", "--dtype: "},
         {"bench write --pages int8", "--pages: "},
         {"bench write --device host --pages fp16", "--pages is fp16 and --dtype bf16"},
+        {"bench write --device host --pages fp8_e4m3", "--pages is fp8_e4m3 and --dtype bf16"},
+        {"bench attention --dtype fp8_e4m3", "--dtype: "},
         {"bench write --layers 0", "--layers is '0'"},
         {"bench write --runs 0", "--runs is '0'"},
         {"bench write --ranks 3", "--ranks is 3, and 1 runs: mpirun -np 3 ckv bench"},
@@ -177,6 +179,7 @@ static void attention_says_what_a_page_aligned_window_costs(void **state)
     assert_true(largest > 0 && least_mistake > 10 * largest);
     json_decref(object);
     workplace_expect(&place, "bench attention --device host -g tiny.json --runs 1", 0, NULL, "");
+    workplace_expect(&place, "bench attention --device host -g tiny.json --runs 1 --pages fp8_e4m3", 0, NULL, "");
     assert_int_equal(strncmp(place.out, "device: the host, no GPU", 24), 0);
     workplace_close(&place);
 }

@@ -91,7 +91,7 @@ static const struct argp_option option_table[] = {
     {"layers", KEY_LAYERS, "N", 0, "layers (default: the geometry's)", 1},
     {"page", KEY_PAGE, "TOKENS", 0, "tokens of a page, a power of two (default 32)", 1},
     {"dtype", KEY_DTYPE, "DTYPE", 0, "of q, k, v and the output: bf16 (default), fp16, fp32", 1},
-    {"pages", KEY_PAGES, "DTYPE", 0, "of what pages keep (default: as --dtype)", 1},
+    {"pages", KEY_PAGES, "DTYPE", 0, "of what pages keep: as --dtype (default), or fp8_e4m3 (attention)", 1},
     {"sizes", KEY_SIZES, "N,N,...", 0, "numbers of tokens, for exchange and blocks", 1},
     {"sweep", KEY_SWEEP, "WHAT", 0,
      "attention over several window lengths, page sizes or numbers of blocks: window, page, blocks", 1},
@@ -238,7 +238,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_PAGE:
         return set_page(o, text);
     case KEY_DTYPE:
-        return ckv_dtype_from_name(text, &o->dtype) == CKV_OK ? 0 : cli_usage_error("--dtype: %s", ckv_last_error());
+        return ckv_tensor_dtype_from_name(text, &o->dtype) == CKV_OK ? 0
+                                                                     : cli_usage_error("--dtype: %s", ckv_last_error());
     case KEY_PAGES:
         r->has_pages = true;
         return ckv_dtype_from_name(text, &o->pages) == CKV_OK ? 0 : cli_usage_error("--pages: %s", ckv_last_error());
@@ -321,10 +322,12 @@ static int choose_device(request *r)
 static int choose_pages(request *r)
 {
     bench_options *o = &r->options;
-    if (r->has_pages && o->pages != o->dtype)
-        return refuse(r, "--pages is %s and --dtype %s; pages keep K and V as they come", ckv_dtype_name(o->pages),
-                      ckv_dtype_name(o->dtype));
-    o->pages = o->dtype;
+    if (!r->has_pages)
+        o->pages = o->dtype;
+    if (o->pages != o->dtype && (o->pages != CKV_FP8_E4M3 || strcmp(r->benchmark->name, "attention") != 0))
+        return refuse(r,
+                      "--pages is %s and --dtype %s; pages keep K and V as they come, but for attention over fp8_e4m3",
+                      ckv_dtype_name(o->pages), ckv_dtype_name(o->dtype));
     return CLI_OK;
 }
 
@@ -420,9 +423,9 @@ static void first_facts(const request *r, bench_results *results)
     bench_results_fact(results, "geometry",
                        "%s: %" PRId64 "/%" PRId64 " heads of %" PRId64 ", %" PRId64 " layers, prompt or sink %" PRId64
                        ", window %" PRId64 " frames, chunk %" PRId64 " frames of %" PRId64 " tokens; %s, pages of "
-                       "%" PRId64,
+                       "%" PRId64 " tokens of %s",
                        g->name, g->q_heads, g->kv_heads, g->head_dim, g->layers, g->pin_tokens, g->window_frames,
-                       g->chunk_frames, g->frame_tokens, ckv_dtype_name(o->dtype), o->page);
+                       g->chunk_frames, g->frame_tokens, ckv_dtype_name(o->dtype), o->page, ckv_dtype_name(o->pages));
     if (ckv_comm_size(o->host) > 1)
         bench_results_fact(results, "ranks", "%d, %s", ckv_comm_size(o->comm), ckv_comm_transport(o->comm));
 }

@@ -18,6 +18,16 @@ static uint64_t mix(uint64_t state)
     return state ^ state >> 29;
 }
 
+/* Pages of fp8 keep them exactly, so that the reference is of what they keep; all scales are 1. */
+static void round_to_pages(const bench_workload *w, float *values, int64_t count)
+{
+    uint8_t codes[BATCH];
+    if (w->config.options->pages != CKV_FP8_E4M3)
+        return;
+    ckv_convert_from_float(CKV_FP8_E4M3, values, (size_t)count, codes);
+    ckv_convert_to_float(CKV_FP8_E4M3, codes, (size_t)count, values);
+}
+
 /* In [-1, 1), never zero throughout: zeros are faster than data, and hide what was not written. */
 static void fill_random(bench_workload *w)
 {
@@ -29,6 +39,7 @@ static void fill_random(bench_workload *w)
             state = state * 6364136223846793005u + 1442695040888963407u;
             values[i] = (float)(int32_t)(state >> 32) * 0x1p-31f;
         }
+        round_to_pages(w, values, count);
         ckv_convert_from_float(w->config.options->dtype, values, (size_t)count,
                                w->host_data + (size_t)at * element_bytes(w));
     }
@@ -119,6 +130,7 @@ static ckv_status create_cache(bench_workload *w, ckv_rollout_config *rollout)
     pool.kv_heads = w->rank_kv_heads;
     pool.head_dim = w->head_dim;
     pool.dtype = o->pages;
+    pool.tensor_dtype = o->dtype;
     pool.tokens_per_page = w->config.page;
     pool.pool_tokens = size.pool_tokens;
     CKV_TRY(ckv_cache_create(&pool, &w->cache));
