@@ -61,14 +61,34 @@ inline ckv_status multiprocessors(int *count_out)
                            "cudaDeviceGetAttribute");
 }
 
-/* A launch that may start while the kernel before it on the stream still runs; it waits for its results with
- * cudaGridDependencySynchronize(). */
-inline cudaLaunchAttribute overlapping()
+/* The launch may start while the kernel before it on the stream still runs, on GPUs that can (9.0 and newer); it waits
+ * for that kernel with await_earlier_launch(). The attribute has to live as long as the config. */
+inline ckv_status allow_overlap(cudaLaunchConfig_t *config, cudaLaunchAttribute *attribute)
 {
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    return attribute;
+    int device, major;
+    CKV_TRY(ckv_cuda_status(cudaGetDevice(&device), "cudaGetDevice"));
+    CKV_TRY(ckv_cuda_status(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                            "cudaDeviceGetAttribute"));
+    attribute->id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute->val.programmaticStreamSerializationAllowed = 1;
+    config->attrs = attribute;
+    config->numAttrs = major >= 9 ? 1 : 0;
+    return CKV_OK;
+}
+
+__device__ inline void await_earlier_launch()
+{
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+
+/* The launch behind this one need not wait for its end to take its place. */
+__device__ inline void let_later_launch_start()
+{
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
 }
 
 } // namespace ckv

@@ -260,8 +260,8 @@ template <typename VECTOR, bool PULL>
 __global__ void __launch_bounds__(THREADS, 2)
     exchange(const __grid_constant__ ckv_exchange_peers_params params, const __grid_constant__ vector_plan plan)
 {
-    cudaGridDependencySynchronize();
-    cudaTriggerProgrammaticLaunchCompletion();
+    ckv::await_earlier_launch();
+    ckv::let_later_launch_start();
     if (blockIdx.x < plan.remote_blocks) {
         serve_peers<VECTOR, PULL>(params, plan);
         return;
@@ -333,13 +333,12 @@ ckv_status ckv_exchange_peers_cuda(const ckv_exchange_peers_params *params, ckv_
         plan.tensors[i].row = ckv::divisor_of(plan.tensors[i].row_count);
         plan.tensors[i].slice = ckv::divisor_of(plan.tensors[i].slice_count);
     }
-    cudaLaunchAttribute attribute = ckv::overlapping();
+    cudaLaunchAttribute attribute{};
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(THREADS);
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    CKV_TRY(ckv::allow_overlap(&config, &attribute));
     return ckv_cuda_status(cudaLaunchKernelEx(&config, kernels[params->pull != 0][row], *params, plan),
                            "exchange_peers: launch");
 }

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(THREADS)
     scatter_slots(const __grid_constant__ ckv_scatter_kv_slots_params params, unsigned row_vectors)
 {
     thread_vectors vectors = take_vectors<MOVE>(params, threadIdx.x, row_vectors);
-    cudaGridDependencySynchronize(); /* nothing that another kernel writes is read, or reads is written, before this */
+    ckv::await_earlier_launch(); /* nothing that another kernel writes is read, or reads is written, before this */
     int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.y;
     unsigned all = static_cast<unsigned>(params.kv_heads) * row_vectors;
     for (unsigned first = threadIdx.x;;) {
@@ -244,13 +244,12 @@ ckv_status ckv_scatter_kv_slots_cuda(const ckv_scatter_kv_slots_params *params, 
     int64_t x = ckv::ceil_div(ckv::ceil_div(vectors, LOADS), ckv::WARP) * ckv::WARP;
     if (x > THREADS)
         x = THREADS;
-    cudaLaunchAttribute attribute = ckv::overlapping();
+    cudaLaunchAttribute attribute = {};
     cudaLaunchConfig_t config = {};
     config.blockDim = dim3(static_cast<unsigned>(x), static_cast<unsigned>(THREADS / x));
     config.gridDim = dim3(ckv::grid_of(ckv::ceil_div(params->entries, config.blockDim.y)));
     config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    CKV_TRY(ckv::allow_overlap(&config, &attribute));
     return ckv_cuda_status(cudaLaunchKernelEx(&config, chosen.scatter, *params, static_cast<unsigned>(row_vectors)),
                            "scatter_kv_slots: launch");
 }
