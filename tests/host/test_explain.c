@@ -5,6 +5,7 @@
 #include "tests/support/workplace.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void open_ckv(workplace *place)
@@ -179,6 +180,43 @@ static void padding_that_no_shard_has_room_for_is_no_ranks(void **state)
     workplace_close(&place);
 }
 
+static double off_by(workplace *place, int forward, int row)
+{
+    char command[64];
+    snprintf(command, sizeof command, "explain t --ranks 2 -f %d -r %d", forward, row);
+    workplace_run(place, command);
+    const char *off = strstr(place->out, "off by ");
+    assert_non_null(off);
+    return strtod(off + strlen("off by "), NULL);
+}
+
+/* Who has a wrong video knows no forward and no row. This mistake spares the first forwards. */
+static void the_worst_row_of_the_first_wrong_forward_is_the_default(void **state)
+{
+    (void)state;
+    workplace place;
+    open_ckv(&place);
+    slip_trace_write(place.folder, SLIP_PAGE_START, SLIP_TOKENS, true);
+    workplace_expect(&place, "explain t --ranks 2", 1, NULL, "");
+    assert_out(&place, "\nread, but should not have been:\n  token 4, of forward 0 rank 0, version 2\n");
+    int forward = 0, row = -1;
+    assert_int_equal(sscanf(place.out, "forward %d: %*[^;]; row %d", &forward, &row), 2);
+    assert_true(forward > 0);
+    double error = off_by(&place, forward, row);
+    for (int i = 0; i < SLIP_TOKENS; i++)
+        assert_true(off_by(&place, forward, i) <= error);
+    for (int i = 0; i < forward; i++) {
+        char command[64];
+        snprintf(command, sizeof command, "explain t -f %d", i);
+        workplace_expect(&place, command, 0, NULL, "");
+        assert_out(&place, "\nrecorded output: right, off by ");
+    }
+    slip_trace_write(place.folder, SLIP_NONE, SLIP_TOKENS, true);
+    workplace_expect(&place, "explain t", 0,
+                     "4 forwards, no recorded output is wrong: --forward and --row name a row to show\n", "");
+    workplace_close(&place);
+}
+
 static void refusals_are_one_line(void **state)
 {
     (void)state;
@@ -187,9 +225,9 @@ static void refusals_are_one_line(void **state)
     } rows[] = {
         {"explain", "the trace is missing"},
         {"explain t -r 0", "--forward is missing"},
-        {"explain t -f 0", "--row is missing"},
         {"explain t t -f 0 -r 0", "one trace at a time"},
         {"explain t -f x -r 0", "--forward is 'x'"},
+        {"explain t -f 4", "there is no forward 4: the trace has 4"},
         {"explain t -f 4 -r 0", "there is no forward 4: the trace has 4"},
         {"explain t -f 0 -r 6", "--row 6: forward 0 has 6 rows"},
         {"explain t -f 0 -r 0 --ranks 0", "--ranks is '0'"},
@@ -214,6 +252,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(right_rows_show_their_keys),
     CKV_CASE(a_token_never_written_is_refused),
     CKV_CASE(padding_that_no_shard_has_room_for_is_no_ranks),
+    CKV_CASE(the_worst_row_of_the_first_wrong_forward_is_the_default),
     CKV_CASE(refusals_are_one_line),
 };
 

@@ -3,6 +3,7 @@
  */
 #include "tools/common/cli.h"
 #include "tools/explain/explain.h"
+#include "tools/repro/rank_run.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,7 +16,8 @@ typedef struct options {
 
 static const char doc[] =
     "Say which keys a row of a recorded forward should have read, and which known mistake its output fits.\v"
-    "Keys are listed with the page and slot where ckv's row finds them, the forward that wrote them, the rank that "
+    "Without --forward it is the first wrong one, without --row the row that is furthest off. Keys are listed with the "
+    "page and slot where ckv's row finds them, the forward that wrote them, the rank that "
     "held "
     "them and their version. Then the recorded output (NAME.expected) of the row is compared with the exact window "
     "and with known mistakes, each built into a dense reference: padding attended, committed or left in the output, "
@@ -26,8 +28,8 @@ static const char doc[] =
     "used, 3 the machine failed.";
 
 static const struct argp_option option_table[] = {
-    {"forward", 'f', "N", 0, "forward to explain, counted from 0 as ckv replay does", 0},
-    {"row", 'r', "R", 0, "row of its tensors, counted from 0", 0},
+    {"forward", 'f', "N", 0, "forward to explain, counted from 0 as ckv replay does (default: the first wrong one)", 0},
+    {"row", 'r', "R", 0, "row of its tensors, counted from 0 (default: the worst one)", 0},
     {"ranks", 'p', "P", 0, "ranks the model ran on (default 1): mistakes of sharding are tried for P", 0},
     {0}};
 
@@ -49,8 +51,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case ARGP_KEY_END:
         if (o->trace == NULL)
             return cli_usage_error("the trace is missing");
-        if (o->forward < 0 || o->row < 0)
-            return cli_usage_error("--%s is missing", o->forward < 0 ? "forward" : "row");
+        if (o->forward < 0 && o->row >= 0)
+            return cli_usage_error("--forward is missing: --row is one of its rows");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -61,6 +63,22 @@ static int fail(const char *argv0, const char *path, const problem *why, ckv_sta
 {
     cli_error(argv0, "%s: %s", path, why->text);
     return status == CKV_ERROR_MEMORY || status == CKV_ERROR_INTERNAL ? CLI_INTERNAL : CLI_USAGE;
+}
+
+/* What was not asked for: the first forward whose recorded output is wrong, or -1 where none is, and the row that is
+ * furthest off. What is refused of a forward that was asked for, history_open says. */
+static ckv_status choose(options *o, const trace *t, size_t *forwards_out, problem *why)
+{
+    rank_run run;
+    ckv_status status = rank_run_trace(t, &(rank_run_options){.ranks = 1, .tolerance = -1}, &run, why);
+    for (size_t i = 0; i < run.forwards && o->forward < 0; i++)
+        if (!run.results[i].expected_ok)
+            o->forward = (int64_t)i;
+    if (o->forward >= 0)
+        o->row = (uint64_t)o->forward < run.forwards ? run.results[o->forward].expected.row : 0;
+    *forwards_out = run.forwards;
+    rank_run_free(&run);
+    return o->forward >= 0 ? CKV_OK : status;
 }
 
 static int explain(const char *argv0, const options *o, const trace *t, arena *memory)
@@ -103,8 +121,15 @@ int cmd_explain(int argc, char **argv)
         cli_error(argv[0], "%s", why.text);
         return CLI_USAGE;
     }
+    size_t forwards = 0;
+    ckv_status status = o.row < 0 ? choose(&o, t, &forwards, &why) : CKV_OK;
     arena memory = {0};
-    code = explain(argv[0], &o, t, &memory);
+    if (status != CKV_OK)
+        code = fail(argv[0], o.trace, &why, status);
+    else if (o.forward >= 0)
+        code = explain(argv[0], &o, t, &memory);
+    else
+        printf("%zu forwards, no recorded output is wrong: --forward and --row name a row to show\n", forwards);
     arena_free(&memory);
     trace_free(&t);
     return code;
