@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { GROUP, VARIANT, PARAMS, MEDIAN, SPREAD, RATE, AGAINST, MAX_ERROR, NOTE, COLUMNS };
@@ -136,10 +137,12 @@ static void put_markdown(const char *text, FILE *stream)
     }
 }
 
-static void put_cells(const char *const *cells, FILE *stream)
+static void put_cells(const char *const *cells, const bool *shown, FILE *stream)
 {
     putc('|', stream);
     for (size_t i = 0; i < COLUMNS; i++) {
+        if (!shown[i])
+            continue;
         putc(' ', stream);
         put_markdown(cells[i], stream);
         fputs(cells[i][0] == '\0' ? "|" : " |", stream);
@@ -147,15 +150,29 @@ static void put_cells(const char *const *cells, FILE *stream)
     putc('\n', stream);
 }
 
-/* The command, then what the machine was, then all rows with all columns: a line means the same wherever it is quoted.
- */
+/* Columns that no row fills are left out. */
+static void put_table(row_cells *cells, size_t count, FILE *stream)
+{
+    bool shown[COLUMNS] = {[GROUP] = true, [VARIANT] = true, [MEDIAN] = true};
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < COLUMNS; k++)
+            shown[k] = shown[k] || cells[i][k][0] != '\0';
+    put_cells(titles, shown, stream);
+    for (size_t i = 0; i < COLUMNS; i++)
+        fputs(shown[i] ? "| --- " : "", stream);
+    fputs("|\n", stream);
+    for (size_t i = 0; i < count; i++)
+        put_cells(cells[i], shown, stream);
+}
+
+/* The command, the rows, and below them what the machine was. */
 static void print_markdown(const bench_results *results, FILE *stream)
 {
     arena memory = {0};
-    row_cells *cells = make_cells(&memory, results);
-    const char *command = bench_results_fact_value(results, "command"), *between = "";
+    const char *command = bench_results_fact_value(results, "command"), *between = "\n";
     if (command != NULL)
         fprintf(stream, "`%s`\n\n", command);
+    put_table(make_cells(&memory, results), bench_results_count(results), stream);
     for (size_t i = 0; i < bench_results_num_facts(results); i++) {
         const char *key = bench_results_fact_key(results, i);
         if (strcmp(key, "command") == 0)
@@ -164,13 +181,7 @@ static void print_markdown(const bench_results *results, FILE *stream)
         put_markdown(bench_results_fact_value(results, key), stream);
         between = "; ";
     }
-    fputs(*between == '\0' ? "" : "\n\n", stream);
-    put_cells(titles, stream);
-    for (size_t i = 0; i < COLUMNS; i++)
-        fputs("| --- ", stream);
-    fputs("|\n", stream);
-    for (size_t i = 0; i < bench_results_count(results); i++)
-        put_cells(cells[i], stream);
+    fputs(*between == '\n' ? "" : "\n", stream);
     arena_free(&memory);
 }
 
