@@ -9,13 +9,17 @@ forgets the padding of its first chunk: attention reads its keys there. Needs to
 """
 import argparse
 import os
+import sys
 import tempfile
 from typing import Callable, List, Tuple
 
-import torch
+try:
+    import torch
+    from ckv_recorder import Recorder
+except ImportError as error:
+    sys.exit(f"{error}: this needs torch, safetensors and tools/python in PYTHONPATH; examples/trace.py needs nothing")
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from ckv_recorder import Recorder
 from torch.nn.functional import layer_norm, pad, scaled_dot_product_attention
 
 LAYERS, Q_HEADS, KV_HEADS, DIM, WIDTH = 2, 4, 2, 16, 64

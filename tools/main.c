@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ckv program: one command per file. */
 #include "tools/common/cli.h"
+#include "tools/common/suggest.h"
 
 #include <ckv/version.h>
 #include <stdio.h>
@@ -39,6 +40,18 @@ static int run_command(const cli_command *command, int argc, char **argv)
     return command->run(argc - 1, argv + 1);
 }
 
+static int refuse_command(const char *name)
+{
+    suggestion near = suggest_begin(name);
+    for (const cli_command *command = commands; command->name != NULL; command++)
+        suggest_offer(&near, command->name);
+    if (near.best != NULL)
+        cli_error("ckv", "unknown command '%s', did you mean '%s'?", name, near.best);
+    else
+        cli_error("ckv", "unknown command '%s'; see 'ckv --help'", name);
+    return CLI_USAGE;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -56,6 +69,5 @@ int main(int argc, char **argv)
     for (const cli_command *command = commands; command->name != NULL; command++)
         if (strcmp(argv[1], command->name) == 0)
             return run_command(command, argc, argv);
-    cli_error("ckv", "unknown command '%s'; see 'ckv --help'", argv[1]);
-    return CLI_USAGE;
+    return refuse_command(argv[1]);
 }

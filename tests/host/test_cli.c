@@ -259,6 +259,7 @@ static void program_explains_itself(void **state)
     free(names);
     expect_refusal(&place, "", "a command is missing; see 'ckv --help'");
     expect_refusal(&place, "nonsense", "unknown command 'nonsense'");
+    expect_refusal(&place, "repor", "unknown command 'repor', did you mean 'report'?");
     expect_refusal(&place, "''", "unknown command ''");
     expect_refusal(&place, "--nonsense", "unknown command '--nonsense'");
     expect_refusal(&place, "\"$(printf 'a\\nb')\"", "unknown command 'a?b'");

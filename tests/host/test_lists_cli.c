@@ -92,7 +92,8 @@ static void select_refuses(void **state)
     workplace_put(&place, "m.json", machine);
     workplace_put(&place, "list.json", "[1]");
     workplace_put(&place, "bad.json", "{\"a\": 1,\n}");
-    workplace_expect(&place, "select --dir . -c l0_x --facts m.json", 2, "", ".: has no .yml or .yaml file\n");
+    workplace_expect(&place, "select --dir . -c l0_x --facts m.json", 2, "",
+                     ".: has no .yml or .yaml file; --dir names the folder of lists\n");
     workplace_put(&place, "b.yml", two_blocks);
     workplace_expect(&place, "select --dir . -c l0_y --facts m.json", 2, "", "did you mean 'l0_x'?");
     workplace_expect(&place, "select --dir none -c l0_x", 2, "", "none: No such file or directory");

@@ -152,8 +152,9 @@ static void check_lists(checker *check)
     }
     for (size_t i = 0; i < check->tests.count; i++)
         if (!check->tests.names[i].is_listed)
-            diag_error(&check->log, check->tests.source, check->tests.names[i].at, "no list names the test '%s'",
-                       check->tests.names[i].text);
+            diag_error(&check->log, check->tests.source, check->tests.names[i].at,
+                       "no list names the test '%s': a line '- %s' does, or one of its suite",
+                       check->tests.names[i].text, check->tests.names[i].text);
 }
 
 static bool check_waivers(checker *check, const list_reader *reader, const char *folder, waiver_day today)
@@ -228,8 +229,10 @@ static int run_check(const char *program, checker *check, const check_options *o
         return CLI_USAGE;
     list_reader reader = {&check->memory, &check->log, false};
     struct stat info;
-    if (stat(options->folder, &info) != 0 || !S_ISDIR(info.st_mode)) {
-        cli_error(program, "%s: %s", options->folder, errno != 0 ? strerror(errno) : "is not a folder");
+    bool is_there = stat(options->folder, &info) == 0;
+    if (!is_there || !S_ISDIR(info.st_mode)) {
+        cli_error(program, "%s: %s; --dir names the folder of lists", options->folder,
+                  is_there ? "is not a folder" : strerror(errno));
         return CLI_USAGE;
     }
     check->log.stream = stdout;

@@ -25,7 +25,9 @@ bool list_read_folder(const list_reader *reader, const char *folder, list_set *s
     if (count <= 0) {
         if (count == 0)
             free(files);
-        return diag_file(reader->log, folder, count < 0 ? strerror(errno) : "has no .yml or .yaml file");
+        const char *cause = count < 0 ? strerror(errno) : "has no .yml or .yaml file";
+        return diag_file(reader->log, folder,
+                         arena_format(reader->memory, "%s; --dir names the folder of lists", cause));
     }
     for (int i = 0; i < count; i++) {
         text_source *source = arena_alloc(reader->memory, sizeof *source);

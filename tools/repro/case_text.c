@@ -123,7 +123,8 @@ static void print_comment(FILE *to, const failure *f, const char *source)
     } else {
         fprintf(to, ": the case fails as long as ckv does.");
     }
-    fprintf(to, " */\n#include \"tests/support/recorded_calls.h\"\n\n#include <math.h>\n\n");
+    fprintf(to, "\n * A test as it is: ckv_add_test(shrunk SOURCES FILE), FILE being this one in tests/host. "
+                "*/\n#include \"tests/support/recorded_calls.h\"\n\n#include <math.h>\n\n");
 }
 
 void case_text_print(FILE *to, const trace *t, int ranks, const failure *f, const char *source)

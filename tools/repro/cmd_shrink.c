@@ -169,6 +169,8 @@ static int shrink(shrinker *s, const char *argv0, const options *o)
     if (!s->speaks)
         return CLI_FAIL;
     print_result(s, &before);
+    if (o->out == NULL && o->case_file == NULL)
+        printf("nothing is written: -o names a file for the small trace, --case one for a test case\n");
     bool ok = (o->out == NULL || write_small(s, o, &why)) && (o->case_file == NULL || write_case(s, o, &why));
     return ok ? CLI_FAIL : refuse(s, argv0, CLI_USAGE, &why);
 }

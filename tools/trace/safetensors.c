@@ -220,8 +220,8 @@ static bool header_length(const char *label, const unsigned char *bytes, uint64_
     for (int i = 0; i < LENGTH_BYTES; i++)
         length |= (uint64_t)bytes[i] << 8 * i;
     if (length > SAFETENSORS_MAX_HEADER_BYTES)
-        return problem_set(why, "%s: header length %" PRIu64 " is over the limit of %d bytes", label, length,
-                           SAFETENSORS_MAX_HEADER_BYTES);
+        return problem_set(why, "%s: header length %" PRIu64 " is over the limit of %d bytes: no safetensors file",
+                           label, length, SAFETENSORS_MAX_HEADER_BYTES);
     if (length > size - LENGTH_BYTES)
         return problem_set(why,
                            "%s: truncated: header length %" PRIu64 " runs past the end of the file (%" PRIu64 " bytes)",
