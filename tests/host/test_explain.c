@@ -60,6 +60,18 @@ static void every_mistake_is_named(void **state)
          "read, but should not have been:\n  tokens 0-2, page "},
         {SLIP_MISSING, 5, "-f 3 -r 3", "key: one key is left out",
          "not read, but should have been:\n  token 16, page "},
+        {SLIP_NO_PIN, 5, "-f 2 -r 1", "window: the pinned tokens are not read",
+         "not read, but should have been:\n  tokens 0-2, page "},
+        {SLIP_PIN_COUNTS, 5, "-f 2 -r 1", "window: the pinned tokens take room in the window",
+         "not read, but should have been:\n  token 5, page "},
+        {SLIP_OWN_COUNTS, 5, "-f 3 -r 0", "window: the causal block's own tokens take room in the window",
+         "not read, but should have been:\n  token 10, page "},
+        {SLIP_CHUNK_EARLY, 5, "-f 3 -r 0", "window: the window starts a chunk too early",
+         "read, but should not have been:\n  token 5, of forward 0 rank 0, version 2\n"},
+        {SLIP_FIRST_WINDOW, 1, "-f 2 -r 4", "window: every causal block reads the window of the first one",
+         "read, but should not have been:\n  token 5, of forward 0 rank 0"},
+        {SLIP_STALE_STEP, 5, "-f 5 -r 1", "commit: chunks keep K and V of the denoising step before their last one",
+         "read, but should not have been:\n  token 5, of forward 0 rank 0"},
     };
     workplace place;
     open_ckv(&place);

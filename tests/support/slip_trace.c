@@ -20,7 +20,8 @@ typedef struct model {
     slip slip;
     int block;
     ckv_random random;
-    key tokens[MAX_TOKENS]; /* by id */
+    key tokens[MAX_TOKENS];  /* by id */
+    key earlier[MAX_TOKENS]; /* K and V of the same tokens in the denoising step before */
     key padding[CHUNKS];
     float q[ROWS][Q_HEADS][DIM], out[ROWS][Q_HEADS][DIM];
 } model;
@@ -57,14 +58,38 @@ static void push_padded_past(const model *m, int chunk, key_list *list)
     }
 }
 
-static void push_past(const model *m, int chunk, int start, key_list *list)
+/* Of the window before the causal block at `start`. */
+static int first_token(const model *m, int chunk, int start)
 {
     int begin = start - WINDOW;
-    begin += m->slip == SLIP_LATE ? 1 : m->slip == SLIP_EARLY ? -3 : m->slip == SLIP_PAGE_START ? -(begin % PAGE) : 0;
+    switch (m->slip) {
+    case SLIP_LATE:
+        return begin + 1;
+    case SLIP_EARLY:
+        return begin - 3;
+    case SLIP_PAGE_START:
+        return begin - begin % PAGE;
+    case SLIP_PIN_COUNTS:
+        return begin + PROMPT;
+    case SLIP_OWN_COUNTS:
+        return begin + m->block;
+    case SLIP_CHUNK_EARLY:
+        return begin - TOKENS;
+    case SLIP_FIRST_WINDOW:
+        return PROMPT + chunk * TOKENS - WINDOW;
+    default:
+        return begin;
+    }
+}
+
+static void push_past(const model *m, int chunk, int start, key_list *list)
+{
+    int begin = first_token(m, chunk, start);
     for (int id = 0; id < PROMPT + chunk * TOKENS; id++)
         for (int times = 0; times < (m->slip == SLIP_CONTEXT && id < PROMPT ? 2 : 1); times++)
-            if ((id < PROMPT || id >= begin) && !(m->slip == SLIP_MISSING && id == PROMPT + chunk * TOKENS - 2))
-                push(list, &m->tokens[id]);
+            if ((id < PROMPT ? m->slip != SLIP_NO_PIN : id >= begin) &&
+                !(m->slip == SLIP_MISSING && id == PROMPT + chunk * TOKENS - 2))
+                push(list, m->slip == SLIP_STALE_STEP && id >= PROMPT ? &m->earlier[id] : &m->tokens[id]);
 }
 
 static void read_keys(const model *m, int chunk, int row, key_list *list)
@@ -143,6 +168,12 @@ static void add_chunk(model *m, trace *t, int chunk, bool with_expected)
 {
     float k[ROWS][KV_HEADS][DIM], v[ROWS][KV_HEADS][DIM];
     char name[16];
+    if (m->slip == SLIP_STALE_STEP) {
+        snprintf(name, sizeof name, "n%d", chunk);
+        pack(&m->earlier[PROMPT + chunk * TOKENS], TOKENS, k, v);
+        pack(&m->padding[chunk], 1, k + TOKENS, v + TOKENS);
+        assert_true(trace_add_forward(t, 0, ROWS, TOKENS, m->block, name, m->q, k, v, NULL));
+    }
     snprintf(name, sizeof name, "f%d", chunk);
     fill(&m->random, m->q[0][0], (size_t)ROWS * Q_HEADS * DIM);
     compute(m, chunk);
@@ -167,6 +198,8 @@ trace *slip_trace_make(slip of, int block, bool with_expected)
     m = (model){.slip = of, .block = block, .random = {ckv_test_seed() + (uint64_t)of}};
     fill(&m.random, m.tokens[0].k[0], (size_t)MAX_TOKENS * 2 * KV_HEADS * DIM);
     fill(&m.random, m.padding[0].k[0], (size_t)CHUNKS * 2 * KV_HEADS * DIM);
+    if (of == SLIP_STALE_STEP)
+        fill(&m.random, m.earlier[0].k[0], (size_t)MAX_TOKENS * 2 * KV_HEADS * DIM);
     trace *t = trace_create(&config);
     assert_non_null(t);
     assert_true(trace_add_open(t, PROMPT, WINDOW, TOKENS, sizes, 2));

@@ -41,6 +41,12 @@ typedef enum slip {
     SLIP_CONTEXT,
     SLIP_MISSING,
     SLIP_NONSENSE,
+    SLIP_NO_PIN,
+    SLIP_PIN_COUNTS,
+    SLIP_OWN_COUNTS,
+    SLIP_CHUNK_EARLY,
+    SLIP_FIRST_WINDOW,
+    SLIP_STALE_STEP, /* every chunk has two forwards: numbers double */
 } slip;
 
 /* The trace, for the caller to free; fails the case when it cannot be made. `block` is the causal block size: all

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MISTAKES = 32 };
+enum { MAX_MISTAKES = 40 };
 
 typedef struct search {
     const history *h;
@@ -181,6 +181,82 @@ static void add_windows(const search *s)
     }
     add(s, (mistake){.name = "window", .what = "later causal blocks of the forward are read too", .keys = all});
     add(s, (mistake){.name = "window", .what = "the cache is not read, only the forward's own tokens", .keys = own});
+}
+
+static void add_shifted(const search *s, int64_t tokens, const char *what)
+{
+    if (tokens != 0)
+        add(s, (mistake){.name = "window", .what = what, .keys = shifted_window(s, tokens)});
+}
+
+/* Windows that a model counts otherwise. */
+static void add_miscounted_windows(const search *s)
+{
+    const history *h = s->h;
+    int64_t pinned = h->state.fixed_tokens;
+    history_keys sliding = {0};
+    for (int64_t i = 0; i < s->found->window.count; i++)
+        if (s->found->window.keys[i]->id >= pinned)
+            history_add(h->memory, &sliding, s->found->window.keys[i]);
+    add(s, (mistake){.name = "window", .what = "the pinned tokens are not read", .keys = sliding});
+    add_shifted(s, pinned, "the pinned tokens take room in the window");
+    add_shifted(s, h->block_size, "the causal block's own tokens take room in the window");
+    if (h->block_size != h->op->seq_len)
+        add_shifted(s, h->op->seq_len, "the chunk's own tokens take room in the window");
+    add_shifted(s, -h->op->seq_len, "the window starts a chunk too early");
+    add_shifted(s, h->committed - s->block_start, "every causal block reads the window of the first one");
+}
+
+/* The forward, of the same chunk and layer, right before number `forward`, or the first one; NULL: there is none. */
+static const trace_op *earlier_step(const history *h, int64_t forward, bool is_first, int64_t *number_out)
+{
+    const trace_op *step = NULL;
+    int64_t number = 0;
+    for (size_t i = 0; i < h->trace->num_ops; i++) {
+        const trace_op *op = &h->trace->ops[i];
+        if (op->kind == TRACE_COMMIT || op->kind == TRACE_OPEN)
+            step = NULL;
+        if (op->kind != TRACE_FORWARD)
+            continue;
+        if (number == forward)
+            return step;
+        if (op->layer == h->op->layer && (step == NULL || !is_first)) {
+            step = op;
+            *number_out = number;
+        }
+        number++;
+    }
+    return NULL;
+}
+
+/* The window whose committed tokens keep what an earlier denoising step wrote. */
+static void add_stale_steps(const search *s, bool is_first, const char *what)
+{
+    const history *h = s->h;
+    const trace_config *model = &h->trace->config;
+    size_t token_bytes = (size_t)(model->kv_heads * model->head_dim) * ckv_dtype_bytes(model->dtype);
+    history_keys keys = {0};
+    const trace_op *step = NULL;
+    int64_t forward = -1, number = -1;
+    for (int64_t i = 0; i < s->found->window.count; i++) {
+        history_key *key = s->found->window.keys[i];
+        if (key->forward >= 0 && key->forward != forward && key->id < h->committed) {
+            forward = key->forward;
+            step = earlier_step(h, forward, is_first, &number);
+        }
+        if (key->forward >= 0 && key->id < h->committed && step != NULL && key->row < step->rows) {
+            history_key *stale = arena_alloc(h->memory, sizeof *stale);
+            *stale = *key;
+            stale->k = (const char *)step->k + (size_t)key->row * token_bytes;
+            stale->v = (const char *)step->v + (size_t)key->row * token_bytes;
+            stale->forward = number;
+            stale->version = 0;
+            stale->page = -1;
+            key = stale;
+        }
+        history_add(h->memory, &keys, key);
+    }
+    add(s, (mistake){.name = "commit", .what = what, .keys = keys});
 }
 
 static void add_shard_length(const search *s)
@@ -409,6 +485,9 @@ static void add_known(const search *s)
     add_own_padding(s);
     add_earlier_padding(s);
     add_windows(s);
+    add_miscounted_windows(s);
+    add_stale_steps(s, false, "chunks keep K and V of the denoising step before their last one");
+    add_stale_steps(s, true, "chunks keep K and V of their first denoising step");
     add_layouts(s);
     if (s->h->ranks > 1) {
         add_shard_length(s);
