@@ -41,7 +41,17 @@ function forward_line(label, the_what, the_at,    i, row, line, worst) {
     line = line (row && median[row] != "" ? " " milliseconds(median[row]) " |" : " |")
     if (row && error[row] + 0 > worst + 0) worst = error[row]
   }
-  if (line ~ /[0-9a-z]/) print "| " label " |" line (worst == "" ? " |" : " " worst " |")
+  if (line ~ /[0-9a-z]/) forwards = forwards "| " label " |" line (worst == "" ? " |" : " " worst " |") "\n"
+}
+
+function print_forwards(    i) {
+  printf "\n| attention and commit, ms |"
+  for (i = 1; i <= columns; i++) printf " `%s` |", variants[i]
+  printf " error |\n| --- |"
+  for (i = 0; i <= columns; i++) printf " ---: |"
+  printf "\n%s", forwards
+  print "\n" caption ". Medians; a commit from its first to its last kernel, or by the host's clock" \
+    (machine == "host" ? "." : "; `cudnn contiguous` is cuDNN over one buffer, and writes no K and V.")
 }
 
 function anchor(title) {
@@ -63,12 +73,6 @@ function filled(text) { return text == "" ? " |" : " " text " |" }
 
 END {
   columns = split(machine == "host" ? "host" : "hopper;cudnn;cudnn contiguous", variants, ";")
-  print ""
-  printf "| attention and commit, ms |"
-  for (i = 1; i <= columns; i++) printf " `%s` |", variants[i]
-  printf " error |\n| --- |"
-  for (i = 0; i <= columns; i++) printf " ---: |"
-  print ""
   forward_line("one layer: denoising forward, 1 block", "^attention, 1 block of [0-9]+, [a-z]+$", "")
   forward_line("one layer: clean forward, 4 blocks", "^attention, 4 blocks of [0-9]+, [a-z]+$", "")
   alone = "(graph a forward|eager)$" # no exchange behind it
@@ -82,8 +86,7 @@ END {
   forward_line("**whole chunk**", chunk "whole chunk$", alone)
   forward_line("**whole chunk, " ranks " GPUs**", chunk "whole chunk$", "exchange")
 
-  print "\n" caption ". Medians; a commit from its first to its last kernel, or by the host's clock" \
-    (machine == "host" ? "." : "; `cudnn contiguous` is cuDNN over one buffer, and writes no K and V.")
+  if (forwards != "") print_forwards()
 
   print "\n| besides | median | rate | against | | all of it |\n| --- | ---: | ---: | --- | --- | --- |"
   for (row = 1; row <= rows; row++)
