@@ -58,6 +58,7 @@ measure_ranks() { # NAME RANKS ARGUMENT...
 few=() shape=()
 [ "$machine" = host ] || few=(--runs 10) shape=(--runs 10 --graph)
 measure attention attention
+[ "$machine" = host ] || measure attention_fp8 attention --backend hopper --pages fp8_e4m3
 measure chunk_cycle chunk-cycle
 measure commit commit
 measure write write

@@ -21,11 +21,11 @@ BEGIN { FS = " *[|] *" }
 }
 function cell(title) { return title in column ? $column[title] : "" }
 
-# The first row of that description; one of a captured graph before an eager one, as rollouts run.
-function find(the_what, the_variant, the_at,    row, with_eager) {
+# The first row of that description; one of a captured graph before an eager one, as rollouts run. No the_place: anywhere.
+function find(the_what, the_variant, the_at, the_place,    row, with_eager) {
   for (with_eager = 0; with_eager < 2; with_eager++)
     for (row = 1; row <= rows; row++)
-      if (what[row] ~ the_what && variant[row] ~ the_variant && at[row] ~ the_at && (with_eager || what[row] !~ /, eager$/))
+      if (what[row] ~ the_what && variant[row] ~ the_variant && at[row] ~ the_at && place[row] ~ the_place && (with_eager || what[row] !~ /, eager$/))
         return row
   return 0
 }
@@ -61,8 +61,8 @@ function anchor(title) {
   return title
 }
 
-function other_line(label, the_what, the_variant, the_at,    row) {
-  row = find(the_what, the_variant, the_at)
+function other_line(label, the_what, the_variant, the_at, the_place,    row) {
+  row = find(the_what, the_variant, the_at, the_place)
   if (row) print_other(label, row)
 }
 function print_other(label, row) {
@@ -95,6 +95,7 @@ END {
       break
     }
   other_line("attention over a buffer concatenated first", "^attention, 1 block", "^concatenate", "")
+  other_line("attention over pages of fp8 (e4m3)", "^attention, 1 block", "^hopper$", "", "fp8")
   other_line("a window rounded down to a page", "^attention, 1 block", "^a window rounded", "")
   other_line("K/V write, one layer", "^K/V write", "^home and own slots$", "")
   other_line("commit, most that is copied", "^commit", "^(replayed|eager)$", "124 slots")

@@ -32,7 +32,7 @@ gpu_build() {
   shift 2
   if [ "$preset" = cuda ]; then
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-    options=(-DCMAKE_CUDA_ARCHITECTURES="${capability}a")
+    options=(-DCMAKE_CUDA_ARCHITECTURES="$capability$([ "$capability" -lt 90 ] || echo a)")
   fi
   if ! { cmake --preset "$preset" "${options[@]}" && cmake --build --preset "$preset" ${1:+--target "$@"}; } >"$out/build.log" 2>&1; then
     tail -n 60 "$out/build.log"
