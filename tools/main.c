@@ -52,7 +52,7 @@ static int refuse_command(const char *name)
     return CLI_USAGE;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     if (argc < 2) {
         cli_error("ckv", "a command is missing; see 'ckv --help'");
@@ -70,4 +70,10 @@ int main(int argc, char **argv)
         if (strcmp(argv[1], command->name) == 0)
             return run_command(command, argc, argv);
     return refuse_command(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    cli_hold_descriptors();
+    return cli_finish("ckv", run(argc, argv));
 }

@@ -259,7 +259,7 @@ static void program_explains_itself(void **state)
     free(names);
     expect_refusal(&place, "", "a command is missing; see 'ckv --help'");
     expect_refusal(&place, "nonsense", "unknown command 'nonsense'");
-    expect_refusal(&place, "repor", "unknown command 'repor', did you mean 'report'?");
+    expect_refusal(&place, "replya", "unknown command 'replya', did you mean 'replay'?");
     expect_refusal(&place, "''", "unknown command ''");
     expect_refusal(&place, "--nonsense", "unknown command '--nonsense'");
     expect_refusal(&place, "\"$(printf 'a\\nb')\"", "unknown command 'a?b'");
@@ -269,10 +269,40 @@ static void program_explains_itself(void **state)
     workplace_close(&place);
 }
 
+/* What nobody could read was not done, whatever the command found. */
+static void output_that_is_lost_is_a_failure(void **state)
+{
+    (void)state;
+    static const char *const programs[] = {"sh -c '\"$0\" \"$@\" >/dev/full' '" CKV_PROGRAM "'",
+                                           "sh -c '\"$0\" \"$@\" >&-' '" CKV_PROGRAM "'"};
+    static const char *const commands[] = {"--help",
+                                           "--version",
+                                           "size --help",
+                                           "size -g cosmos3-nano --json",
+                                           "repro search --seconds 0",
+                                           "repro padded-first-chunk -o kept",
+                                           "replay kept",
+                                           "explain kept -f 0 -r 0",
+                                           "lists facts"};
+    workplace place;
+    open_ckv(&place);
+    for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+        for (size_t k = 0; k < sizeof commands / sizeof *commands; k++) {
+            place.program = programs[i];
+            workplace_expect(&place, commands[k], 3, "", "standard output: ");
+            assert_int_equal(lines_of(place.err), 1);
+        }
+        place.program = "'" CKV_PROGRAM "'"; /* and what it wrote beside is sound */
+        workplace_expect(&place, "replay kept", 0, NULL, "");
+    }
+    workplace_close(&place);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(sizes_follow_the_formulas),         CKV_CASE(options_override_a_geometry),
     CKV_CASE(budget_gives_the_largest_window),   CKV_CASE(size_refuses),
     CKV_CASE(state_is_what_an_open_cache_takes), CKV_CASE(program_explains_itself),
+    CKV_CASE(output_that_is_lost_is_a_failure),
 };
 
 CKV_TEST_MAIN("cli", cases)

@@ -5,12 +5,14 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char usage_message[512];
 
@@ -25,6 +27,23 @@ void cli_error(const char *argv0, const char *format, ...)
         if (iscntrl((unsigned char)*c))
             *c = '?';
     fprintf(stderr, "%s: %s\n", argv0, message);
+}
+
+void cli_hold_descriptors(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0)
+            return;
+}
+
+int cli_finish(const char *argv0, int code)
+{
+    errno = 0;
+    bool failed_before = ferror(stdout) != 0;
+    if ((fflush(stdout) == 0 && !failed_before) || code == CLI_INTERNAL)
+        return code;
+    cli_error(argv0, "standard output: %s", errno != 0 ? strerror(errno) : "it cannot be written");
+    return CLI_INTERNAL;
 }
 
 error_t cli_usage_error(const char *format, ...)
@@ -145,7 +164,7 @@ int cli_parse(const struct argp *argp, int argc, char **argv, void *input)
 {
     if (wants_help(argp, argc, argv)) {
         argp_help(argp, stdout, ARGP_HELP_STD_HELP, argv[0]);
-        exit(CLI_OK);
+        exit(cli_finish(argv[0], CLI_OK));
     }
     usage_message[0] = '\0';
     int stopped_at = 0;

@@ -34,6 +34,14 @@ int cmd_lists(int argc, char **argv);
 /* Print "argv0: message" as one line on standard error, with '?' for control characters that came out of input. */
 void cli_error(const char *argv0, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Before anything is opened: a standard descriptor that is closed refuses what is done to it, instead of becoming the next
+ * file's. */
+void cli_hold_descriptors(void);
+
+/* The exit code of a command that ends with `code`: CLI_INTERNAL, and why, when standard output did not take it all. A
+ * command that ends with CLI_INTERNAL has said why. */
+int cli_finish(const char *argv0, int code);
+
 /* argp_parse for ckv: --help prints and exits 0; anything wrong prints one line that ends in "; see 'argv0 --help'" and
  * returns CLI_USAGE. 0 when parsed. */
 int cli_parse(const struct argp *argp, int argc, char **argv, void *input);
