@@ -385,8 +385,64 @@ static void refusals_are_one_line(void **state)
         workplace_expect(&place, command, 2, "", rows[i].cause);
         assert_int_equal(lines_of(place.err), 1);
     }
-    workplace_expect(&place, "repro shrink t -o /nowhere/small", 2, NULL, "/nowhere/small: No such file or directory");
-    workplace_expect(&place, "repro shrink t --case /nowhere/c.c", 2, NULL, "/nowhere/c.c: No such file or directory");
+    workplace_close(&place);
+}
+
+/* Told before anything is tried; the trace, and what was there, stay as they were. */
+static void outputs_spare_the_trace_and_each_other(void **state)
+{
+    (void)state;
+    static const char trace_itself[] = " is the trace itself; give another file";
+    static const struct {
+        const char *arguments, *cause;
+    } rows[] = {
+        {"-o t", trace_itself},
+        {"-o ./t", trace_itself},
+        {"-o linked", trace_itself},
+        {"--case t", trace_itself},
+        {"--case hard", trace_itself},
+        {"-o small --case small", "--out and --case are both small; give two files"},
+        {"-o small --case ./small", "--out and --case are both small; give two files"},
+        {"-o there --case hard_there", "--out and --case are both there; give two files"},
+        {"-o /nowhere/small", "/nowhere/small: No such file or directory"},
+        {"--case /nowhere/c.c", "/nowhere/c.c: No such file or directory"},
+        {"--case folder", "folder: Is a directory"},
+        {"-o folder", "folder: not a regular file"},
+        {"-o pipe", "pipe: not a regular file"},
+    };
+    workplace place;
+    open_ckv(&place);
+    slip_trace_write(place.folder, SLIP_PADDING_READ, SLIP_TOKENS, true);
+    workplace_put(&place, "there", "old");
+    workplace_expect(&place,
+                     "--version && cp t copy && ln -s t linked && ln t hard && ln there hard_there && mkdir folder "
+                     "&& mkfifo pipe",
+                     0, NULL, "");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char command[128];
+        snprintf(command, sizeof command, "repro shrink t %s", rows[i].arguments);
+        workplace_expect(&place, command, 2, "", rows[i].cause);
+        assert_int_equal(lines_of(place.err), 1);
+    }
+    workplace_expect(&place, "--version && cmp t copy && ls | tr '\n' ' '", 0, NULL, "");
+    assert_out(&place, "copy err folder hard hard_there linked out pipe t there ");
+    workplace_expect(&place, "repro shrink t --case /dev/full", 2, NULL, "/dev/full: No space left on device");
+    workplace_expect(&place, "repro shrink t -o small --case there", 1, NULL, "");
+    workplace_close(&place);
+}
+
+/* What stands where a trace is expected is not waited for. */
+static void a_pipe_is_no_trace(void **state)
+{
+    (void)state;
+    static const char *const commands[] = {"replay pipe", "explain pipe -f 0 -r 0", "repro shrink pipe"};
+    workplace place;
+    open_ckv(&place);
+    workplace_expect(&place, "--version && mkfifo pipe", 0, NULL, "");
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        workplace_expect(&place, commands[i], 2, "", "pipe: not a regular file");
+        assert_int_equal(lines_of(place.err), 1);
+    }
     workplace_close(&place);
 }
 
@@ -464,12 +520,20 @@ static void shared_names_are_told_apart(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(known_mistakes_become_small), CKV_CASE(what_no_mistake_explains_stays_as_recorded),
-    CKV_CASE(own_outputs_become_small),    CKV_CASE(nothing_wrong_writes_nothing),
-    CKV_CASE(tries_are_always_the_same),   CKV_CASE(a_case_compiles_and_fails_alike),
-    CKV_CASE(no_time_means_no_try),        CKV_CASE(a_crash_is_a_failure),
-    CKV_CASE(bad_traces_are_one_line),     CKV_CASE(refusals_are_one_line),
-    CKV_CASE(reductions_keep_the_rest),    CKV_CASE(shared_names_are_told_apart),
+    CKV_CASE(known_mistakes_become_small),
+    CKV_CASE(what_no_mistake_explains_stays_as_recorded),
+    CKV_CASE(own_outputs_become_small),
+    CKV_CASE(nothing_wrong_writes_nothing),
+    CKV_CASE(tries_are_always_the_same),
+    CKV_CASE(a_case_compiles_and_fails_alike),
+    CKV_CASE(no_time_means_no_try),
+    CKV_CASE(a_crash_is_a_failure),
+    CKV_CASE(bad_traces_are_one_line),
+    CKV_CASE(refusals_are_one_line),
+    CKV_CASE(outputs_spare_the_trace_and_each_other),
+    CKV_CASE(a_pipe_is_no_trace),
+    CKV_CASE(reductions_keep_the_rest),
+    CKV_CASE(shared_names_are_told_apart),
 };
 
 CKV_TEST_MAIN("shrink", cases)

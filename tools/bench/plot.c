@@ -2,9 +2,9 @@
 #include "tools/bench/plot.h"
 
 #include "tools/common/arena.h"
+#include "tools/common/out_file.h"
 #include "tools/common/xml_text.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -324,13 +324,11 @@ static void put_picture(FILE *file, const panel *panels, size_t count, bench_plo
 
 static bool write_file(const char *path, const panel *panels, size_t count, bench_plot_y y, problem *why)
 {
-    FILE *file = fopen(path, "w");
-    if (file == NULL)
-        return problem_set(why, "%s: %s", path, strerror(errno));
-    put_picture(file, panels, count, y);
-    bool ok = ferror(file) == 0;
-    ok = fclose(file) == 0 && ok;
-    return ok || problem_set(why, "%s: %s", path, strerror(errno));
+    out_file file;
+    if (!out_file_open(path, &file, why))
+        return false;
+    put_picture(file.stream, panels, count, y);
+    return out_file_close(&file, true, why);
 }
 
 bool bench_plot_write(const bench_results *results, bench_plot_y y, const char *path, problem *why)

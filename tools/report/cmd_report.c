@@ -2,7 +2,7 @@
 /* ckv report: a trace as a page to look at. */
 #include "tools/common/cli.h"
 #include "tools/common/launch_env.h"
-#include "tools/common/replace_file.h"
+#include "tools/common/out_file.h"
 #include "tools/report/report.h"
 
 #include <inttypes.h>
@@ -88,10 +88,9 @@ static int make_page(const char *argv0, const options *o, const trace *t, const 
 /* Before the work, not after it. */
 static bool check_output(const options *o, problem *why)
 {
-    const char *cause;
     if (is_one_file(o->out, o->trace))
         return problem_set(why, "-o %s is the trace itself; give another file", o->out);
-    return replace_file_check(o->out, &cause) || problem_set(why, "%s: %s", o->out, cause);
+    return out_file_check(o->out, why);
 }
 
 static int run_report(const char *argv0, const options *o)

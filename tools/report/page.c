@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The page: a template, and what a trace puts into it. A trace is from a stranger, so nothing of it gets in unescaped.
  */
-#include "tools/common/replace_file.h"
+#include "tools/common/out_file.h"
 #include "tools/common/xml_text.h"
 #include "tools/report/page_text.h"
 #include "tools/report/report.h"
@@ -176,11 +176,6 @@ static bool put_page(FILE *out, const json_t *report)
 
 bool report_write(const json_t *report, const char *path, problem *why)
 {
-    replace_file file;
-    const char *cause;
-    if (!replace_file_open(path, &file, &cause))
-        return problem_set(why, "%s: %s", path, cause);
-    if (!replace_file_close(&file, put_page(file.stream, report), &cause))
-        return problem_set(why, "%s: %s", path, cause);
-    return true;
+    out_file file;
+    return out_file_open(path, &file, why) && out_file_close(&file, put_page(file.stream, report), why);
 }

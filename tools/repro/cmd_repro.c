@@ -245,7 +245,7 @@ int cmd_repro(int argc, char **argv)
     int code = cli_parse(&argp, argc, argv, &o);
     if (code != CLI_OK)
         return code;
-    if (!complete(&o.c, &why))
+    if (!complete(&o.c, &why) || (o.write != NULL && !safetensors_check_writable(o.write, &why)))
         return fail(argv[0], &why, CKV_ERROR_INVALID);
     trace *t = padded_case_make(&o.c);
     if (t == NULL) {

@@ -3,12 +3,12 @@
 
 #include "tools/common/cli.h"
 #include "tools/common/launch_env.h"
+#include "tools/common/out_file.h"
 #include "tools/repro/case_text.h"
 #include "tools/repro/rank_run.h"
 #include "tools/repro/reduce.h"
 #include "tools/repro/shrink.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
@@ -130,14 +130,11 @@ static bool write_small(const shrinker *s, const options *o, problem *why)
 
 static bool write_case(const shrinker *s, const options *o, problem *why)
 {
-    FILE *file = fopen(o->case_file, "w");
-    if (file == NULL)
-        return problem_set(why, "%s: %s", o->case_file, strerror(errno));
-    case_text_print(file, s->best, s->trial.ranks, &s->found, o->trace);
-    bool ok = ferror(file) == 0;
-    if (fclose(file) != 0 || !ok)
-        return problem_set(why, "%s: it cannot be written", o->case_file);
-    return true;
+    out_file file;
+    if (!out_file_open(o->case_file, &file, why))
+        return false;
+    case_text_print(file.stream, s->best, s->trial.ranks, &s->found, o->trace);
+    return out_file_close(&file, true, why);
 }
 
 static void print_result(const shrinker *s, const trace_size *before)
@@ -175,6 +172,23 @@ static int shrink(shrinker *s, const char *argv0, const options *o)
     return ok ? CLI_FAIL : refuse(s, argv0, CLI_USAGE, &why);
 }
 
+/* What would only be told when all the work is done. */
+static bool check_outputs(const shrinker *s, const options *o, problem *why)
+{
+    const struct {
+        const char *option, *path;
+    } outputs[] = {{"--out", o->out}, {"--case", o->case_file}};
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++)
+        if (outputs[i].path != NULL && is_one_file(outputs[i].path, o->trace))
+            return problem_set(why, "%s %s is the trace itself; give another file", outputs[i].option, outputs[i].path);
+    if (o->out != NULL && o->case_file != NULL && is_one_file(o->out, o->case_file))
+        return problem_set(why, "--out and --case are both %s; give two files", o->out);
+    if (!s->speaks)
+        return true;
+    return (o->out == NULL || safetensors_check_writable(o->out, why)) &&
+           (o->case_file == NULL || out_file_check(o->case_file, why));
+}
+
 /* Under a launcher the ranks leave together, so all must have read the trace. */
 static int run(const char *argv0, const options *o, ckv_comm *comm)
 {
@@ -192,7 +206,7 @@ static int run(const char *argv0, const options *o, ckv_comm *comm)
                       .tolerance = o->tolerance,
                       .exchange = o->exchange,
                       .limit_s = (double)o->seconds};
-    bool is_read = trace_read(o->trace, &s.best, &why);
+    bool is_read = check_outputs(&s, o, &why) && trace_read(o->trace, &s.best, &why);
     ckv_status status = session_agree(comm, is_read ? CKV_OK : CKV_ERROR_INVALID, &why);
     int code = status == CKV_OK ? shrink(&s, argv0, o) : refuse(&s, argv0, CLI_USAGE, &why);
     trace_free(&s.best);

@@ -2,7 +2,7 @@
 /* ckv replay: run a recorded trace, compare every forward with the exact window. */
 #include "tools/common/cli.h"
 #include "tools/common/launch_env.h"
-#include "tools/common/replace_file.h"
+#include "tools/common/out_file.h"
 #include "tools/trace/gpus.h"
 #include "tools/trace/replay.h"
 

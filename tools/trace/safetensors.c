@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/trace/safetensors.h"
 
-#include "tools/common/replace_file.h"
+#include "tools/common/out_file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define LENGTH_BYTES 8
 #define METADATA_KEY "__metadata__"
@@ -304,12 +306,17 @@ static bool read_stream(const char *path, FILE *stream, uint64_t size, safetenso
 
 bool safetensors_read(const char *path, safetensors **file_out, problem *why)
 {
-    FILE *stream = fopen(path, "rb");
-    if (stream == NULL)
-        return problem_set(why, "%s: %s", path, strerror(errno));
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe that nobody writes would be waited for */
+    FILE *stream = fd < 0 ? NULL : fdopen(fd, "rb");
+    if (stream == NULL) {
+        problem_format(why, "%s: %s", path, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return false;
+    }
     struct stat info;
     bool ok;
-    if (fstat(fileno(stream), &info) != 0)
+    if (fstat(fd, &info) != 0)
         ok = problem_set(why, "%s: %s", path, strerror(errno));
     else if (!S_ISREG(info.st_mode))
         ok = problem_set(why, "%s: not a regular file", path);
@@ -426,26 +433,28 @@ static bool check_sizes(const char *path, const safetensors_tensor *tensors, siz
     return true;
 }
 
+static bool check_kind(const char *path, problem *why)
+{
+    struct stat info;
+    return stat(path, &info) != 0 || S_ISREG(info.st_mode) || problem_set(why, "%s: not a regular file", path);
+}
+
 bool safetensors_check_writable(const char *path, problem *why)
 {
-    const char *cause;
-    return replace_file_check(path, &cause) || problem_set(why, "%s: %s", path, cause);
+    return check_kind(path, why) && out_file_check(path, why);
 }
 
 bool safetensors_write(const char *path, const safetensors_entry *metadata, size_t num_metadata,
                        const safetensors_tensor *tensors, size_t num_tensors, problem *why)
 {
-    if (!check_sizes(path, tensors, num_tensors, why))
+    if (!check_sizes(path, tensors, num_tensors, why) || !check_kind(path, why))
         return false;
     char *header = make_header(path, metadata, num_metadata, tensors, num_tensors, why);
     if (header == NULL)
         return false;
-    replace_file file;
-    const char *cause;
-    bool ok = replace_file_open(path, &file, &cause) &&
-              replace_file_close(&file, write_contents(file.stream, header, tensors, num_tensors), &cause);
-    if (!ok)
-        problem_format(why, "%s: %s", path, cause);
+    out_file file;
+    bool ok = out_file_open(path, &file, why);
+    ok = ok && out_file_close(&file, write_contents(file.stream, header, tensors, num_tensors), why);
     free(header);
     return ok;
 }
