@@ -2,6 +2,7 @@
 /* `ckv repro shrink`: how small known mistakes become, that they stay the same, and that the case it writes fails
  * alike. */
 #include "tests/support/case.h"
+#include "tests/support/ranks.h"
 #include "tests/support/slip_trace.h"
 #include "tests/support/workplace.h"
 #include "tools/repro/reduce.h"
@@ -265,6 +266,45 @@ static void a_crash_is_a_failure(void **state)
             t->ops[i].k = nowhere.pointer;
     assert_int_equal(trial_run(&c, t).kind, FAILURE_CRASH);
     trace_free(&t);
+}
+
+/* The try that a lost parent was waiting for is over with it, whatever it does. */
+static void no_try_outlives_its_parent(void **state)
+{
+    (void)state;
+    workplace place;
+    open_ckv(&place);
+    workplace_expect(&place, "repro padded-first-chunk --tokens 1701 --chunks 1 -o t", 0, NULL, "");
+    place.program = "sh -c '\"" CKV_PROGRAM "\" repro shrink t --tolerance 0 & sleep 0.2; "
+                    "c=$(cat /proc/$!/task/$!/children); kill -KILL $!; i=0; "
+                    "while [ -n \"$c\" ] && grep -qs \"State:.[^Z]\" /proc/$((c))/status && [ $i -lt 50 ]; do "
+                    "sleep 0.01; i=$((i + 1)); done; [ -n \"$c\" ] && [ $i -lt 50 ] && echo over'";
+    workplace_expect(&place, "", 0, "over\n", NULL);
+    workplace_close(&place);
+}
+
+static void lose_a_rank(ckv_comm *comm, rank_report *report)
+{
+    if (ckv_comm_rank(comm) != 0)
+        return;
+    shrinker s = {.trial = {.ranks = 2, .comm = comm, .tolerance = -1, .limit_s = 60},
+                  .seconds = 60,
+                  .best = slip_trace_make(SLIP_PADDING_READ, SLIP_TOKENS, true)};
+    const trial alone = {.ranks = 2, .tolerance = -1, .limit_s = 60};
+    s.target = trial_run(&alone, s.best);
+    shrink_run(&s);
+    if (s.meeting == CKV_OK || s.tries != 0)
+        rank_fail(report, __FILE__, __LINE__, "%s after %lld tries", ckv_status_name(s.meeting), (long long)s.tries);
+    trace_free(&s.best);
+}
+
+/* Who does not meet the others any more has not run out of time. */
+static void a_lost_rank_is_no_end_of_time(void **state)
+{
+    (void)state;
+    const char *failed = ranks_run_on_threads(2, 300, lose_a_rank);
+    if (failed[0] != '\0')
+        fail_msg("%s", failed);
 }
 
 /* --- Traces from strangers --- */
@@ -532,6 +572,8 @@ static const ckv_test_case cases[] = {
     CKV_CASE(refusals_are_one_line),
     CKV_CASE(outputs_spare_the_trace_and_each_other),
     CKV_CASE(a_pipe_is_no_trace),
+    CKV_CASE(no_try_outlives_its_parent),
+    CKV_CASE(a_lost_rank_is_no_end_of_time),
     CKV_CASE(reductions_keep_the_rest),
     CKV_CASE(shared_names_are_told_apart),
 };

@@ -150,11 +150,21 @@ static void print_result(const shrinker *s, const trace_size *before)
     failure_print(&s->found);
 }
 
-static int shrink(shrinker *s, const char *argv0, const options *o)
+static int fail_ranks(const char *argv0, const ckv_comm *comm, ckv_status status, const char *why)
+{
+    if (launch_speaks(comm, status))
+        cli_error(argv0, "the ranks failed: %s", why);
+    return CLI_INTERNAL;
+}
+
+static int shrink(shrinker *s, const char *argv0, const options *o, ckv_comm *comm)
 {
     problem why;
     double start = seconds_now();
     s->target = trial_run(&s->trial, s->best);
+    s->meeting = session_agree(comm, CKV_OK, &why);
+    if (s->meeting != CKV_OK) /* a rank is gone, which is no failure of the trace */
+        return fail_ranks(argv0, comm, s->meeting, why.text);
     int code = judge(s, argv0, o);
     if (code != CLI_FAIL)
         return code;
@@ -163,6 +173,8 @@ static int shrink(shrinker *s, const char *argv0, const options *o)
     trace_size before = shrink_size(s);
     s->trial.limit_s = 2 + 10 * (seconds_now() - start); /* what takes longer than that is no smaller case */
     shrink_run(s);
+    if (s->meeting != CKV_OK)
+        return fail_ranks(argv0, comm, s->meeting, ckv_last_error());
     if (!s->speaks)
         return CLI_FAIL;
     print_result(s, &before);
@@ -208,7 +220,9 @@ static int run(const char *argv0, const options *o, ckv_comm *comm)
                       .limit_s = (double)o->seconds};
     bool is_read = check_outputs(&s, o, &why) && trace_read(o->trace, &s.best, &why);
     ckv_status status = session_agree(comm, is_read ? CKV_OK : CKV_ERROR_INVALID, &why);
-    int code = status == CKV_OK ? shrink(&s, argv0, o) : refuse(&s, argv0, CLI_USAGE, &why);
+    int code = status == CKV_OK              ? shrink(&s, argv0, o, comm)
+               : status == CKV_ERROR_INVALID ? refuse(&s, argv0, CLI_USAGE, &why)
+                                             : fail_ranks(argv0, comm, status, why.text);
     trace_free(&s.best);
     return code;
 }

@@ -78,9 +78,11 @@ static double seconds_left(shrinker *s)
     double left = s->seconds - (seconds_now() - s->started_s), all[MAX_RANKS];
     if (s->trial.comm == NULL)
         return left;
-    if (s->trial.ranks > MAX_RANKS || ckv_comm_all_gather(s->trial.comm, &left, sizeof left, all) != CKV_OK)
+    if (s->trial.ranks > MAX_RANKS)
         return 0;
-    return all[0];
+    if (s->meeting == CKV_OK)
+        s->meeting = ckv_comm_all_gather(s->trial.comm, &left, sizeof left, all);
+    return s->meeting == CKV_OK ? all[0] : 0;
 }
 
 /* A recorded output that no known mistake explains stays as it is, so its error must too. */
@@ -403,4 +405,5 @@ void shrink_run(shrinker *s)
         say(s, &before);
     } while (s->successes > successes && !s->is_late);
     attempt(s, (reduction){.round_values = true});
+    seconds_left(s); /* a rank may have gone in the last try */
 }

@@ -21,7 +21,8 @@ typedef struct shrinker {
     double seconds; /* start no try after that long */
     bool speaks;    /* print what became smaller */
     int64_t tries, successes;
-    bool is_late; /* it could have gone on */
+    bool is_late;       /* it could have gone on */
+    ckv_status meeting; /* of the ranks; not CKV_OK when one of them is gone, and what was found says nothing */
     double started_s;
     bool only_used_blocks, copies_mistake;
 } shrinker;

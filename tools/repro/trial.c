@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -238,6 +239,14 @@ static failure run_here(const trial *c, trace *t)
 
 /* --- A process of its own --- */
 
+/* Nobody watches the limit of a process whose parent is gone. */
+static void end_with(pid_t parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) /* it was gone before */
+        _exit(1);
+}
+
 static _Noreturn void run_child(const trial *c, trace *t, int pipe_end)
 {
     static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -290,9 +299,11 @@ failure trial_run(const trial *c, trace *t)
         problem_format(&f.why, "no pipe to a process can be made");
         return f;
     }
-    pid_t child = fork();
-    if (child == 0)
+    pid_t self = getpid(), child = fork();
+    if (child == 0) {
+        end_with(self);
         run_child(c, t, ends[1]);
+    }
     close(ends[1]);
     if (child > 0)
         f = wait_for(child, ends[0], c->limit_s);
