@@ -27,7 +27,8 @@ static void bad_options_are_refused(void **state)
     (void)state;
     static const char *const cases[][2] = {
         {"bench", "a benchmark is missing"},
-        {"bench everything", "unknown benchmark 'everything'"},
+        {"bench everything", "unknown benchmark 'everything'; it must be one of attention, blocks, "},
+        {"bench atention", "unknown benchmark 'atention', did you mean 'attention'?"},
         {"bench write commit", "one benchmark at a time: 'commit' is too many"},
         {"bench write --geometry nano", "--geometry is 'nano'; it must be one of cosmos3-nano"},
         {"bench write --geometry none.json", "none.json"},
@@ -94,6 +95,10 @@ static void bad_geometries_are_refused(void **state)
         workplace_expect(&place, "bench write -g g.json", 2, "", changes[i][2]);
         assert_int_equal(lines_of(place.err), 1);
     }
+    workplace_expect(&place, "--version && mkdir d.json && mkfifo p.json", 0, NULL, "");
+    workplace_expect(&place, "bench write -g d.json", 2, "", "--geometry: d.json: not a regular file");
+    workplace_expect(&place, "bench write -g p.json", 2, "", "--geometry: p.json: not a regular file");
+    workplace_expect(&place, "bench write -g /dev/zero", 2, "", "--geometry: /dev/zero: not a regular file");
     workplace_close(&place);
 }
 
@@ -247,6 +252,41 @@ static void wrong_results_have_no_figure(void **state)
     workplace_close(&place);
 }
 
+/* Told before anything is measured; what was measured is kept whatever cannot be drawn of it. */
+static void outputs_are_told_and_kept(void **state)
+{
+    (void)state;
+    static const char *const refused[][2] = {
+        {"--json /nowhere/a", "--json: /nowhere/a: No such file or directory"},
+        {"--plot /nowhere/a", "--plot: /nowhere/a: No such file or directory"},
+        {"--json folder", "--json: folder: Is a directory"},
+        {"--plot folder", "--plot: folder: Is a directory"},
+        {"--json a --plot ./a", "--json and --plot are both ./a; give two files"},
+        {"--json tiny.json", "--json tiny.json is the geometry itself; give another file"},
+        {"--plot linked", "--plot linked is the geometry itself; give another file"},
+    };
+    workplace place;
+    open_ckv(&place);
+    workplace_expect(&place, "--version && mkdir folder && ln -s tiny.json linked && echo old >old", 0, NULL, "");
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        char command[256];
+        snprintf(command, sizeof command, "bench write --device host -g tiny.json --runs 1 %s", refused[i][0]);
+        workplace_expect(&place, command, 2, "", refused[i][1]);
+        assert_int_equal(lines_of(place.err), 1);
+    }
+    workplace_expect(&place, "bench write --device host -g tiny.json --runs 1 --json kept --plot a", 2, NULL,
+                     "--plot: a: nothing to plot");
+    workplace_expect(&place, "bench report kept", 0, NULL, "");
+    workplace_expect(&place, "bench write --device host -g tiny.json --runs 1 --json kept --plot a --tolerance 0", 1,
+                     NULL, "--plot: a: nothing to plot");
+    workplace_expect(&place, "bench report kept", 0, NULL, "");
+    assert_non_null(strstr(place.out, "failed: wrong: off by "));
+    workplace_expect(&place, "bench write --device host -g tiny.json --runs 1 --json /dev/full", 3, NULL,
+                     "--json: /dev/full: No space left on device");
+    workplace_expect(&place, "--version && ls | tr '\\n' ' '", 0, "err folder kept linked old out tiny.json ", "");
+    workplace_close(&place);
+}
+
 /* --- The check itself --- */
 
 typedef struct rollout {
@@ -384,15 +424,11 @@ static void scaled_geometries_keep_their_chunk(void **state)
 }
 
 static const ckv_test_case cases[] = {
-    CKV_CASE(bad_options_are_refused),
-    CKV_CASE(bad_geometries_are_refused),
-    CKV_CASE(every_benchmark_writes_its_rows),
-    CKV_CASE(attention_says_what_a_page_aligned_window_costs),
-    CKV_CASE(sweeps_have_their_points),
-    CKV_CASE(wrong_results_have_no_figure),
-    CKV_CASE(the_check_notices_what_is_wrong),
-    CKV_CASE(the_reference_follows_commits),
-    CKV_CASE(scaled_geometries_keep_their_chunk),
+    CKV_CASE(bad_options_are_refused),         CKV_CASE(bad_geometries_are_refused),
+    CKV_CASE(every_benchmark_writes_its_rows), CKV_CASE(attention_says_what_a_page_aligned_window_costs),
+    CKV_CASE(sweeps_have_their_points),        CKV_CASE(wrong_results_have_no_figure),
+    CKV_CASE(outputs_are_told_and_kept),       CKV_CASE(the_check_notices_what_is_wrong),
+    CKV_CASE(the_reference_follows_commits),   CKV_CASE(scaled_geometries_keep_their_chunk),
 };
 
 CKV_TEST_MAIN("bench", cases)

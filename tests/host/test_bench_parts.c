@@ -264,6 +264,9 @@ static void report_refuses_in_one_line(void **state)
         {"g.json", "g.json: "},
         {"--plot x.svg flat.json", "x.svg: nothing to plot"},
         {"--plot /nowhere/x.svg swept.json", "/nowhere/x.svg: No such file or directory"},
+        {"--plot swept.json swept.json", "--plot swept.json is one of the files that are drawn"},
+        {"--plot ./swept.json flat.json swept.json", "--plot ./swept.json is one of the files that are drawn"},
+        {"folder", "folder"},
         {"--plot", "option '--plot' needs a value"},
     };
     place p;

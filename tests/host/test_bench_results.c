@@ -3,6 +3,7 @@
 #include "tests/support/case.h"
 #include "tests/support/workplace.h"
 #include "tools/bench/results.h"
+#include "tools/bench/timing.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -296,10 +297,8 @@ static void rates_have_the_unit_that_fits(void **state)
     static const struct {
         double us, bytes, flops;
         const char *rate;
-    } rows[] = {{1485, 0, 1.0306e12, "694 TFLOP/s"},
-                {1e6, 0, 31e9, "31.0 GFLOP/s"},
-                {17.3, 4.84e6, 0, "280 GB/s"},
-                {100, 1e5, 0, "1.00 GB/s"},
+    } rows[] = {{1485, 0, 1.0306e12, "694 TFLOP/s"}, {1e6, 0, 31e9, "31.0 GFLOP/s"}, {17.3, 4.84e6, 0, "280 GB/s"},
+                {100, 1e5, 0, "1.00 GB/s"},          {100, 6.4e3, 0, " 0.064 GB/s"}, {1e6, 12e3, 0, " 0.000012 GB/s"},
                 {1, 1e9, 2e9, "2000 TFLOP/s"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         bench_results *results = bench_results_create();
@@ -318,6 +317,52 @@ static void rates_have_the_unit_that_fits(void **state)
     }
 }
 
+/* What takes next to nothing of its baseline does not take none of it. */
+static void small_parts_keep_digits(void **state)
+{
+    (void)state;
+    static const struct {
+        double us, of;
+        const char *ratio;
+    } rows[] = {{19, 8001, " 0.0024 of base "},
+                {5, 5000, " 0.0010 of base "},
+                {1, 2, " 0.50 of base "},
+                {8001, 19, " 421.11 of base "},
+                {1, 1e6, " 0.0000010 of base "}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bench_results *results = bench_results_create();
+        bench_row row = bench_row_default();
+        row.group = "g";
+        row.variant = "base";
+        row.median_us = rows[i].of;
+        bench_results_add(results, &row);
+        row.variant = "v";
+        row.baseline = "base";
+        row.median_us = rows[i].us;
+        bench_results_add(results, &row);
+        char *text = printed(results, BENCH_MARKDOWN);
+        assert_in(text, rows[i].ratio);
+        free(text);
+        bench_results_destroy(&results);
+    }
+}
+
+static void medians_lie_in_the_middle(void **state)
+{
+    (void)state;
+    bench_sample samples[] = {
+        {.us = 9, .host_us = 1}, {.us = 1, .host_us = 7}, {.us = 4, .host_us = 2}, {.us = 2, .host_us = 4}};
+    bench_time one = bench_time_of(samples, 1);
+    assert_true(one.median_us == 9 && one.host_us == 1);
+    bench_time all = bench_time_of(samples, 4);
+    assert_true(all.min_us == 1 && all.median_us == 3 && all.max_us == 9 && all.host_us == 3);
+    samples[0] = (bench_sample){.us = 9, .host_us = 1};
+    samples[1] = (bench_sample){.us = 1, .host_us = 7};
+    samples[2] = (bench_sample){.us = 4, .host_us = 2};
+    bench_time odd = bench_time_of(samples, 3);
+    assert_true(odd.median_us == 4 && odd.host_us == 2);
+}
+
 static const ckv_test_case cases[] = {
     CKV_CASE(ratio_is_against_the_same_size),
     CKV_CASE(a_failed_row_has_no_ratio_and_is_no_baseline),
@@ -328,6 +373,8 @@ static const ckv_test_case cases[] = {
     CKV_CASE(markdown_leaves_empty_columns_out),
     CKV_CASE(text_is_aligned_and_leaves_empty_columns_out),
     CKV_CASE(rates_have_the_unit_that_fits),
+    CKV_CASE(small_parts_keep_digits),
+    CKV_CASE(medians_lie_in_the_middle),
 };
 
 CKV_TEST_MAIN("bench_results", cases)

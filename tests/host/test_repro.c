@@ -169,7 +169,10 @@ static void refusals_are_one_line(void **state)
         const char *arguments, *cause;
     } rows[] = {
         {"", "the case is missing; there is 'padded-first-chunk'"},
-        {"padded-last-chunk", "unknown case 'padded-last-chunk'"},
+        {"padded-last-chunk", "unknown case 'padded-last-chunk', did you mean 'padded-first-chunk'?"},
+        {"shrnk t", "unknown case 'shrnk', did you mean 'shrink'?"},
+        {"nothing", "unknown case 'nothing'; there is 'padded-first-chunk'"},
+        {"padded-first-chunk --tokens 100001 -o /nowhere/t", "/nowhere/t: No such file or directory"},
         {"padded-first-chunk twice", "one case at a time"},
         {"padded-first-chunk --ranks 1", "--ranks is '1'; it must be an integer from 2 to 64"},
         {"padded-first-chunk --tokens 12", "12 tokens need no padding on 2 ranks"},

@@ -3,6 +3,7 @@
 #include "tools/bench/plot.h"
 #include "tools/bench/report.h"
 #include "tools/common/cli.h"
+#include "tools/common/out_file.h"
 
 #include <stdlib.h>
 
@@ -57,6 +58,12 @@ static int draw(const char *argv0, const request *r)
 {
     problem why;
     int code = CLI_OK;
+    for (int i = 0; i < r->count; i++) {
+        if (!is_one_file(r->plot, r->files[i]))
+            continue;
+        problem_format(&why, "--plot %s is one of the files that are drawn; give another one", r->plot);
+        return refuse(argv0, &why);
+    }
     bench_results *all = bench_results_create();
     for (int i = 0; i < r->count && code == CLI_OK; i++)
         if (!bench_results_read_json(all, r->files[i], &why))

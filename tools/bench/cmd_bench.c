@@ -6,6 +6,8 @@
 #include "tools/bench/report.h"
 #include "tools/common/cli.h"
 #include "tools/common/launch_env.h"
+#include "tools/common/out_file.h"
+#include "tools/common/suggest.h"
 #include "tools/trace/gpus.h"
 #include "tools/trace/session.h"
 
@@ -154,14 +156,20 @@ static error_t set_benchmark(request *r, const char *name)
 {
     char names[128];
     size_t used = 0;
+    suggestion near = suggest_begin(name);
     if (r->benchmark != NULL)
         return cli_usage_error("one benchmark at a time: '%s' is too many", name);
     for (size_t i = 0; i < NUM_BENCHMARKS; i++) {
         if (strcmp(name, benchmarks[i].name) == 0)
             r->benchmark = &benchmarks[i];
+        suggest_offer(&near, benchmarks[i].name);
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i > 0 ? ", " : "", benchmarks[i].name);
     }
-    return r->benchmark != NULL ? 0 : cli_usage_error("unknown benchmark '%s'; it must be one of %s", name, names);
+    if (r->benchmark != NULL)
+        return 0;
+    if (near.best == NULL)
+        return cli_usage_error("unknown benchmark '%s'; it must be one of %s", name, names);
+    return cli_usage_error("unknown benchmark '%s', did you mean '%s'?", name, near.best);
 }
 
 static error_t set_launch(bench_options *o, bench_launch launch)
@@ -372,6 +380,44 @@ static int connect_ranks(request *r)
     return status == CKV_ERROR_INVALID || status == CKV_ERROR_UNSUPPORTED ? CLI_USAGE : CLI_INTERNAL;
 }
 
+static bool is_file(const char *json)
+{
+    return json != NULL && strcmp(json, "-") != 0;
+}
+
+static bool can_write(const request *r, problem *why)
+{
+    const bench_options *o = &r->options;
+    const struct {
+        const char *option, *path;
+    } outputs[] = {{"--json", is_file(o->json) ? o->json : NULL}, {"--plot", o->plot}};
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        problem cause;
+        const char *option = outputs[i].option, *path = outputs[i].path;
+        if (path != NULL && r->has_geometry_file && is_one_file(path, o->geometry.source))
+            return problem_set(why, "%s %s is the geometry itself; give another file", option, path);
+        if (path != NULL && !out_file_check(path, &cause))
+            return problem_set(why, "%s: %s", option, cause.text);
+    }
+    if (outputs[0].path != NULL && o->plot != NULL && is_one_file(outputs[0].path, o->plot))
+        return problem_set(why, "--json and --plot are both %s; give two files", o->plot);
+    return true;
+}
+
+/* What would only be told when everything is measured. Rank 0 writes, and no rank goes on alone. */
+static int check_outputs(const request *r)
+{
+    problem why;
+    const bench_options *o = &r->options;
+    ckv_status status = !o->speaks || can_write(r, &why) ? CKV_OK : CKV_ERROR_INVALID;
+    status = session_agree(o->host, status, &why);
+    if (status == CKV_OK)
+        return CLI_OK;
+    if (launch_speaks(o->host, status))
+        cli_error("ckv bench", "%s", why.text);
+    return status == CKV_ERROR_INVALID ? CLI_USAGE : CLI_INTERNAL;
+}
+
 static int prepare(request *r)
 {
     bench_options *o = &r->options;
@@ -384,6 +430,8 @@ static int prepare(request *r)
         code = check_backend(r);
     if (code == CLI_OK)
         code = choose_pages(r);
+    if (code == CLI_OK)
+        code = check_outputs(r);
     if (code != CLI_OK)
         return code;
     shape_geometry(r);
@@ -430,27 +478,32 @@ static void first_facts(const request *r, bench_results *results)
         bench_results_fact(results, "ranks", "%d, %s", ckv_comm_size(o->comm), ckv_comm_transport(o->comm));
 }
 
+static bool write_json(const bench_options *o, const bench_results *results, problem *why)
+{
+    out_file file;
+    if (!out_file_open(o->json, &file, why))
+        return false;
+    bench_results_print_json(results, file.stream);
+    return out_file_close(&file, true, why);
+}
+
+/* What was measured is kept before anything is drawn of it. */
 static int write_files(const bench_options *o, const bench_results *results)
 {
     problem why;
-    if (o->plot != NULL && !bench_plot_write(results, BENCH_PLOT_TIME, o->plot, &why)) {
-        cli_error("ckv bench", "--plot: %s", why.text);
-        return CLI_USAGE;
+    if (is_file(o->json) && !write_json(o, results, &why)) {
+        cli_error("ckv bench", "--json: %s", why.text);
+        return CLI_INTERNAL;
     }
-    if (o->json == NULL || strcmp(o->json, "-") == 0)
+    if (o->plot == NULL || bench_plot_write(results, BENCH_PLOT_TIME, o->plot, &why))
         return CLI_OK;
-    FILE *file = fopen(o->json, "w");
-    if (file != NULL)
-        bench_results_print_json(results, file);
-    if (file != NULL && fclose(file) == 0)
-        return CLI_OK;
-    cli_error("ckv bench", "--json: cannot write %s", o->json);
-    return CLI_INTERNAL;
+    cli_error("ckv bench", "--plot: %s", why.text);
+    return bench_results_failures(results) > 0 ? CLI_FAIL : CLI_USAGE; /* a wrong result leaves nothing to draw */
 }
 
 static int print_results(const bench_options *o, const bench_results *results)
 {
-    bool json_out = o->json != NULL && strcmp(o->json, "-") == 0;
+    bool json_out = o->json != NULL && !is_file(o->json);
     bench_results_print(results, json_out ? BENCH_JSON : o->markdown ? BENCH_MARKDOWN : BENCH_TEXT, stdout);
     return write_files(o, results);
 }

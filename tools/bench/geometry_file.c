@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/bench/geometry_file.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_HEADS = 4096, MAX_DIM = 4096, MAX_LAYERS = 4096, MAX_FRAMES = 1 << 16, MAX_TOKENS = 1 << 22 };
 
@@ -41,9 +45,20 @@ static bool check(const char *path, const model_geometry *g, problem *why)
     return true;
 }
 
+/* Every rank reads it, which a pipe or a device does not bear. */
+static bool is_readable(const char *path, problem *why)
+{
+    struct stat info;
+    if (stat(path, &info) != 0 || access(path, R_OK) != 0)
+        return problem_set(why, "%s: %s", path, strerror(errno));
+    return S_ISREG(info.st_mode) || problem_set(why, "%s: not a regular file", path);
+}
+
 bool geometry_read_file(const char *path, model_geometry *geometry_out, problem *why)
 {
     json_error_t error;
+    if (!is_readable(path, why))
+        return false;
     json_t *object = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
     if (object == NULL)
         return problem_set(why, "%s:%d: %s", path, error.line, error.text);

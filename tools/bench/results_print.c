@@ -21,6 +21,16 @@ static const char *number(arena *memory, double value)
     return arena_format(memory, "%.*f", decimals, value);
 }
 
+/* At least two digits of it that are not zero. */
+static int decimals(double value, int least)
+{
+    enum { MOST = 9 };
+    int count = least;
+    while (count < MOST && value * pow(10, count) < 9.5)
+        count++;
+    return count;
+}
+
 static const char *rate(arena *memory, const bench_row *row)
 {
     double amount = row->flops > 0 ? row->flops : row->bytes, giga = amount / row->median_us * 1e-3;
@@ -28,11 +38,8 @@ static const char *rate(arena *memory, const bench_row *row)
         return "";
     if (row->flops > 0 && giga >= 1000)
         return arena_format(memory, "%.0f TFLOP/s", giga * 1e-3);
-    return arena_format(memory, "%.*f %s",
-                        giga < 10    ? 2
-                        : giga < 100 ? 1
-                                     : 0,
-                        giga, row->flops > 0 ? "GFLOP/s" : "GB/s");
+    int digits = giga < 10 ? decimals(giga, 2) : giga < 100 ? 1 : 0;
+    return arena_format(memory, "%.*f %s", digits, giga, row->flops > 0 ? "GFLOP/s" : "GB/s");
 }
 
 static void fill_cells(arena *memory, const bench_results *results, const bench_row *row, row_cells cells)
@@ -59,7 +66,7 @@ static void fill_cells(arena *memory, const bench_results *results, const bench_
     cells[RATE] = rate(memory, row);
     double ratio = bench_results_ratio(results, row);
     if (ratio > 0)
-        cells[AGAINST] = arena_format(memory, "%.2f of %s", ratio, row->baseline);
+        cells[AGAINST] = arena_format(memory, "%.*f of %s", decimals(ratio, 2), ratio, row->baseline);
 }
 
 static row_cells *make_cells(arena *memory, const bench_results *results)

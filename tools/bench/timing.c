@@ -371,10 +371,10 @@ bench_time bench_time_of(bench_sample *samples, size_t count)
 {
     bench_time time;
     qsort(samples, count, sizeof *samples, ascending_host_us);
-    time.host_us = samples[count / 2].host_us;
+    time.host_us = (samples[(count - 1) / 2].host_us + samples[count / 2].host_us) / 2;
     qsort(samples, count, sizeof *samples, ascending_us);
     time.min_us = samples[0].us;
-    time.median_us = samples[count / 2].us;
+    time.median_us = (samples[(count - 1) / 2].us + samples[count / 2].us) / 2;
     time.max_us = samples[count - 1].us;
     return time;
 }

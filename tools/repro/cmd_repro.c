@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ckv repro: build a known hard case, run it on several ranks and on one, compare. */
 #include "tools/common/cli.h"
+#include "tools/common/suggest.h"
 #include "tools/repro/cmd_shrink.h"
 #include "tools/repro/padded_case.h"
 #include "tools/repro/rank_run.h"
@@ -101,6 +102,15 @@ static error_t parse_number(int key, const char *text, padded_case *c)
     return ARGP_ERR_UNKNOWN;
 }
 
+static error_t refuse_name(const char *text)
+{
+    static const char *const known[] = {case_name, "search", "shrink", NULL};
+    const char *near = suggest_from(text, known);
+    if (near != NULL)
+        return cli_usage_error("unknown case '%s', did you mean '%s'?", text, near);
+    return cli_usage_error("unknown case '%s'; there is '%s'", text, case_name);
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     options *o = state->input;
@@ -120,7 +130,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         if (o->name != NULL)
             return cli_usage_error("one case at a time: '%s' is too many", text);
         o->name = text;
-        return strcmp(text, case_name) == 0 ? 0 : cli_usage_error("unknown case '%s'; there is '%s'", text, case_name);
+        return strcmp(text, case_name) == 0 ? 0 : refuse_name(text);
     case ARGP_KEY_NO_ARGS:
         return cli_usage_error("the case is missing; there is '%s'", case_name);
     default:
