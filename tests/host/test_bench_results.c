@@ -93,7 +93,10 @@ static void ratio_is_against_the_same_size(void **state)
     add(results, "portable", "", 300, 1000, "dense");
     add(results, "dense", "", 0, 500, NULL);
     add(results, "portable", "", 400, 1000, "absent");
-    static const double wanted[] = {0.5, 0, 0, 0, 0.25, 0, 2, 0, 0};
+    add(results, "cudnn", "page 64", 500, 80, NULL);
+    add(results, "cudnn", "page 32", 500, 100, NULL);
+    add(results, "hopper", "page 16", 500, 100, "cudnn"); /* which of the two? */
+    static const double wanted[] = {0.5, 0, 0, 0, 0.25, 0, 2, 0, 0, 0, 0, 0};
     for (size_t i = 0; i < bench_results_count(results); i++)
         assert_true(bench_results_ratio(results, bench_results_row(results, i)) == wanted[i]);
     bench_results_destroy(&results);

@@ -136,10 +136,11 @@ static int same(const char *a, const char *b)
     return strcmp(a == NULL ? "" : a, b == NULL ? "" : b) == 0;
 }
 
+/* Of the same size, or the only one there is; none when several could be meant. */
 static const bench_row *find_baseline(const bench_results *results, const bench_row *row)
 {
     const bench_row *at_x = NULL, *any = NULL;
-    size_t candidates = 0;
+    size_t candidates = 0, candidates_at_x = 0;
     for (size_t i = 0; row->baseline != NULL && i < results->count; i++) {
         const bench_row *one = &results->rows[i];
         if (!same(one->group, row->group) || !same(one->variant, row->baseline))
@@ -150,10 +151,10 @@ static const bench_row *find_baseline(const bench_results *results, const bench_
             continue;
         if (same(one->params, row->params))
             return one;
-        if (at_x == NULL)
-            at_x = one;
+        at_x = one;
+        candidates_at_x++;
     }
-    return at_x != NULL ? at_x : candidates == 1 ? any : NULL;
+    return candidates_at_x == 1 ? at_x : candidates == 1 ? any : NULL;
 }
 
 static int is_timed(const bench_row *row)
