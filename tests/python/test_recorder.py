@@ -211,6 +211,26 @@ class MergeTest(Case):
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         self.assertTrue(done.stderr.startswith("ckv_recorder: "), done.stderr)
 
+    def test_a_part_is_not_written_over(self) -> None:
+        paths = [self.part(str(rank), rank) for rank in (0, 1)]
+        os.symlink(paths[1], self.path("link"))
+        with open(paths[0], "rb") as part:
+            before = part.read()
+        for out in (paths[0], self.path("link"), os.path.join(self.folder, ".", "1")):
+            with self.assertRaisesRegex(RecorderError, "one of the parts; give another file"):
+                merge(out, paths)
+        with open(paths[0], "rb") as part:
+            self.assertEqual(part.read(), before)
+
+    def test_only_regular_files_are_read_and_replaced(self) -> None:
+        paths = [self.part(str(rank), rank) for rank in (0, 1)]
+        os.mkfifo(self.path("pipe"))
+        for special in (self.path("pipe"), self.folder):
+            with self.assertRaisesRegex(RecorderError, ": not a regular file"):
+                merge(special, paths)
+            self.refused(": not a regular file", paths[0], special)
+        self.assertFalse(os.path.isfile(self.path("pipe")))
+
     def test_parts_meet_in_the_order_of_their_ranks(self) -> None:
         for shard, axis in (("tokens", 0), ("heads", 1)):
             paths = [self.part(str(rank), rank, shard=shard) for rank in (0, 1)]

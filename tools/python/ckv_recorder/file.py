@@ -40,6 +40,8 @@ class File:
 def write(path: str, file: File) -> None:
     """Tensors are dense and on the host. Beside `path`, then renamed: `path` is the old file or the complete new one.
     safetensors' own writer for PyTorch would need NumPy."""
+    if os.path.exists(path) and not os.path.isfile(path):  # a device would be replaced
+        raise RecorderError(f"{path}: not a regular file")
     metadata = {"config": json.dumps(file.config), "ops": json.dumps(file.ops)}
     if file.part is None:
         metadata["ckv_trace"] = "1"
@@ -63,6 +65,8 @@ def write(path: str, file: File) -> None:
 
 
 def read(path: str) -> File:
+    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+        raise RecorderError(f"{path}: not a regular file")
     try:
         with safetensors.safe_open(path, framework="pt") as opened:
             metadata = opened.metadata() or {}

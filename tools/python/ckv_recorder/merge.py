@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts that ranks have saved, made one trace."""
+import os
 from typing import List, Sequence
 
 import torch
@@ -13,6 +14,9 @@ AXES = {"tokens": 0, "heads": 1}
 def merge(out: str, paths: Sequence[str]) -> None:
     """All parts, in any order, or one part on its own: then the trace of that rank's heads, where all calls had all
     tokens."""
+    for path in paths:
+        if os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path):
+            raise RecorderError(f"{out}: one of the parts; give another file")
     files = [file.read(path) for path in paths]
     for path, part in zip(paths, files):
         if part.part is None:
