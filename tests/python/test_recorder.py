@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The recorder, and what `ckv replay` says of its traces. Run by ci/python_recorder, with CKV naming the program."""
+import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -267,6 +269,17 @@ class MergeTest(Case):
                 with open(self.path(name), "wb") as opened:
                     opened.write(broken)
                 self.refused(text, self.path(name))
+
+    def test_deep_json_is_refused(self) -> None:
+        with open(self.part("0"), "rb") as part:
+            length, = struct.unpack("<Q", part.read(8))
+            header, data = json.loads(part.read(length)), part.read()
+        for key in ("ops", "config", "ckv_trace_part"):
+            deep = {**header, "__metadata__": {**header["__metadata__"], key: "[" * 100000}}
+            text = json.dumps(deep).encode()
+            with open(self.path("deep"), "wb") as opened:
+                opened.write(struct.pack("<Q", len(text)) + text + data)
+            self.refused("not a recorder's file", self.path("deep"))
 
 
 if __name__ == "__main__":

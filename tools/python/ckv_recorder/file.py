@@ -78,7 +78,7 @@ def read(path: str) -> File:
         file = File(json.loads(metadata["config"]), json.loads(metadata["ops"]), tensors, part)
         _check(file)
         return file
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
         raise RecorderError(f"{path}: not a recorder's file: {error}") from error
 
 
