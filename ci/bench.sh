@@ -19,7 +19,7 @@ deadline=$((SECONDS + 530))
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 failed=0
-names=(attention chunk_cycle chunk_cycle_ranks commit write exchange exchange_threads exchange_torch roofline roofline_ranks
+names=(attention attention_fp8 chunk_cycle chunk_cycle_ranks commit write exchange exchange_threads exchange_torch roofline roofline_ranks
   attention_window attention_page attention_blocks blocks)
 for name in "${names[@]}"; do rm -f "$out/$name.json"; done # what an earlier run left is no result of this one
 

@@ -49,6 +49,9 @@ static void bad_options_are_refused(void **state)
         {"bench write --exchange pigeon", "--exchange is 'pigeon'; it must be auto, fused or sendrecv"},
         {"bench attention --sweep moon", "--sweep is 'moon'; it must be window, page or blocks"},
         {"bench write --tolerance -1", "--tolerance is '-1'"},
+        {"bench write --sizes 16", "--sizes is for exchange and blocks, not for write"},
+        {"bench roofline --sweep page", "--sweep is for attention, not for roofline"},
+        {"bench exchange --sweep window", "--sweep is for attention, not for exchange"},
         {"bench exchange --sizes 1,,2", "--sizes is ''"},
         {"bench attention --device host --backend abacus", "--backend is 'abacus', which this build does not have"},
         {"bench write --device host -g tiny.json --json", "option '--json' needs a value"},
@@ -259,6 +262,8 @@ static void outputs_are_told_and_kept(void **state)
     static const char *const refused[][2] = {
         {"--json /nowhere/a", "--json: /nowhere/a: No such file or directory"},
         {"--plot /nowhere/a", "--plot: /nowhere/a: No such file or directory"},
+        {"--json=", "--json: : No such file or directory"},
+        {"--plot=", "--plot: : No such file or directory"},
         {"--json folder", "--json: folder: Is a directory"},
         {"--plot folder", "--plot: folder: Is a directory"},
         {"--json a --plot ./a", "--json and --plot are both ./a; give two files"},

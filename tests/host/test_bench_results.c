@@ -269,6 +269,10 @@ static void markdown_leaves_empty_columns_out(void **state)
     }
     assert_int_equal(lines, 2 + bench_results_count(results));
     free(text);
+    bench_results_fact(results, "command", "%s", "ckv bench write -g a`b\n|c");
+    text = printed(results, BENCH_MARKDOWN);
+    assert_in(text, "`ckv bench write -g a?b?|c`\n\ndevice: ");
+    free(text);
     bench_results_destroy(&results);
 }
 

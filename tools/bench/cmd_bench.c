@@ -28,16 +28,19 @@ typedef struct benchmark {
     const char *name, *summary;
     int (*run)(const bench_options *options, bench_results *results);
     int64_t gpu_runs; /* unless the options say how many */
+    bool has_sizes, has_sweep;
 } benchmark;
 
 static const benchmark benchmarks[] = {
-    {"attention", "a forward over one layer: every backend, and attention over contiguous memory", bench_attention, 30},
-    {"blocks", "the block manager on one core of the host", bench_blocks, 30},
-    {"chunk-cycle", "denoising forwards, clean forward and commit of a chunk, all layers", bench_chunk_cycle, 10},
-    {"commit", "a commit, all layers", bench_commit, 32},
-    {"exchange", "q, k, v and the output between ranks, over sizes", bench_exchange, 30},
-    {"roofline", "the others beside what this machine reaches", bench_roofline, 30},
-    {"write", "K and V of a chunk written into the cache", bench_write, 30},
+    {"attention", "a forward over one layer: every backend, and attention over contiguous memory", bench_attention, 30,
+     false, true},
+    {"blocks", "the block manager on one core of the host", bench_blocks, 30, true, false},
+    {"chunk-cycle", "denoising forwards, clean forward and commit of a chunk, all layers", bench_chunk_cycle, 10, false,
+     false},
+    {"commit", "a commit, all layers", bench_commit, 32, false, false},
+    {"exchange", "q, k, v and the output between ranks, over sizes", bench_exchange, 30, true, false},
+    {"roofline", "the others beside what this machine reaches", bench_roofline, 30, false, false},
+    {"write", "K and V of a chunk written into the cache", bench_write, 30, false, false},
 };
 enum { NUM_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 
@@ -306,6 +309,17 @@ static int refuse(const request *r, const char *format, ...)
     return CLI_USAGE;
 }
 
+/* What would be ignored. */
+static int check_use(const request *r)
+{
+    const benchmark *b = r->benchmark;
+    if (r->options.num_sizes > 0 && !b->has_sizes)
+        return refuse(r, "--sizes is for exchange and blocks, not for %s", b->name);
+    if (r->options.sweep != BENCH_SWEEP_NONE && !b->has_sweep)
+        return refuse(r, "--sweep is for attention, not for %s", b->name);
+    return CLI_OK;
+}
+
 static int choose_device(request *r)
 {
     bench_options *o = &r->options;
@@ -425,7 +439,9 @@ static int prepare(request *r)
     if (r->ranks != 0 && r->ranks != size)
         return refuse(r, "--ranks is %" PRId64 ", and %d %s: mpirun -np %" PRId64 " ckv bench ...", r->ranks, size,
                       size == 1 ? "runs" : "run", r->ranks);
-    int code = choose_device(r);
+    int code = check_use(r);
+    if (code == CLI_OK)
+        code = choose_device(r);
     if (code == CLI_OK)
         code = check_backend(r);
     if (code == CLI_OK)

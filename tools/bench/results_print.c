@@ -144,6 +144,15 @@ static void put_markdown(const char *text, FILE *stream)
     }
 }
 
+/* Between backticks nothing is escaped. */
+static void put_code(const char *text, FILE *stream)
+{
+    putc('`', stream);
+    for (; *text != '\0'; text++)
+        putc(iscntrl((unsigned char)*text) || *text == '`' ? '?' : *text, stream);
+    putc('`', stream);
+}
+
 static void put_cells(const char *const *cells, const bool *shown, FILE *stream)
 {
     putc('|', stream);
@@ -177,8 +186,10 @@ static void print_markdown(const bench_results *results, FILE *stream)
 {
     arena memory = {0};
     const char *command = bench_results_fact_value(results, "command"), *between = "\n";
-    if (command != NULL)
-        fprintf(stream, "`%s`\n\n", command);
+    if (command != NULL) {
+        put_code(command, stream);
+        fputs("\n\n", stream);
+    }
     put_table(make_cells(&memory, results), bench_results_count(results), stream);
     for (size_t i = 0; i < bench_results_num_facts(results); i++) {
         const char *key = bench_results_fact_key(results, i);

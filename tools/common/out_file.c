@@ -22,6 +22,10 @@ bool out_file_open(const char *path, out_file *file_out, problem *why)
     if (!in_place)
         fits = snprintf(file_out->temporary, PATH_MAX, "%s.%ld.tmp", path, (long)getpid()) < PATH_MAX;
     errno = ENAMETOOLONG;
+    if (path[0] == '\0') {
+        errno = ENOENT;
+        fits = false;
+    }
     if (fits)
         file_out->stream = in_place ? fopen(path, "wbe") : fopen(file_out->temporary, "wbxe");
     return file_out->stream != NULL || problem_set(why, "%s: %s", path, strerror(errno));
