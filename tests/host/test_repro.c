@@ -123,7 +123,6 @@ static void search_prints_commands(void **state)
 {
     (void)state;
     workplace place;
-    char command[1024];
     open_ckv(&place);
     workplace_expect(&place, "repro search --seed 70000 --cases 3 --tolerance 0", 1, NULL, "");
     assert_out(&place, "\n3 cases, 3 wrong\n");
@@ -133,8 +132,7 @@ static void search_prints_commands(void **state)
     static const char start[] = "wrong: ckv ";
     assert_memory_equal(first, start, sizeof start - 1);
     first[strcspn(first, "\n")] = '\0';
-    snprintf(command, sizeof command, "%s --tolerance 0", first + sizeof start - 1);
-    workplace_expect(&place, command, 1, NULL, "");
+    workplace_expect(&place, first + sizeof start - 1, 1, NULL, "");
     assert_out(&place, "\nverdict: wrong\n");
     workplace_expect(&place, "repro search --seed 70001 --cases 3 --tolerance 0", 1, NULL, "");
     place.out[strcspn(place.out, "\n")] = '\0';

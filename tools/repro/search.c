@@ -72,16 +72,19 @@ static padded_case draw_case(unsigned short state[3])
     return c;
 }
 
-static void print_command(const padded_case *c, const char *what)
+static void print_command(const padded_case *c, double tolerance, const char *what)
 {
     const trace_config *model = &c->model;
     printf("%s: ckv repro padded-first-chunk --ranks %" PRId64 " --tokens %" PRId64 " --chunk-tokens %" PRId64
            " --chunks %" PRId64 " --window %" PRId64 " --pin %" PRId64 " --q-heads %" PRId64 " --kv-heads %" PRId64
            " --head-dim %" PRId64 " --layers %" PRId64 " --dtype %s --tokens-per-page %" PRId64
-           " --padding %s --seed %" PRId64 "\n",
+           " --padding %s --seed %" PRId64,
            what, c->ranks, c->tokens, c->chunk_tokens, c->chunks, c->window_tokens, c->pin_tokens, model->q_heads,
            model->kv_heads, model->head_dim, model->layers, ckv_dtype_name(model->dtype), model->tokens_per_page,
            padded_fill_name(c->fill), c->seed);
+    if (tolerance >= 0)
+        printf(" --tolerance %.17g", tolerance);
+    printf("\n");
 }
 
 static ckv_status run_case(const padded_case *c, double tolerance, bool *right_out, problem *why)
@@ -131,7 +134,7 @@ int repro_search(int argc, char **argv)
             return CLI_INTERNAL;
         }
         if (!right)
-            print_command(&c, status == CKV_OK ? "wrong" : why.text);
+            print_command(&c, o.tolerance, status == CKV_OK ? "wrong" : why.text);
         wrong += !right;
         cases++;
         clock_gettime(CLOCK_MONOTONIC, &now);
