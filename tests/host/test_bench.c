@@ -15,6 +15,9 @@ static const char tiny[] = "{\"q_heads\": 4, \"kv_heads\": 2, \"head_dim\": 16, 
                            "\"chunk_frames\": 4, \"window_frames\": 7, \"pin_tokens\": 13, \"denoising_forwards\": 2, "
                            "\"clean_in_frames\": 1}";
 
+static const char vast[] = "{\"q_heads\": 4096, \"kv_heads\": 4096, \"head_dim\": 128, \"layers\": 4096, "
+                           "\"frame_tokens\": 50, \"chunk_frames\": 1, \"window_frames\": 65536}";
+
 static void open_ckv(workplace *place)
 {
     workplace_open(place,
@@ -96,6 +99,14 @@ static void bad_geometries_are_refused(void **state)
         snprintf(text, sizeof text, "%.*s%s%s", (int)(at - tiny), tiny, changes[i][1], at + strlen(changes[i][0]));
         workplace_put(&place, "g.json", text);
         workplace_expect(&place, "bench write -g g.json", 2, "", changes[i][2]);
+        assert_int_equal(lines_of(place.err), 1);
+    }
+    workplace_put(&place, "g.json", vast);
+    static const char *const names[] = {"attention", "chunk-cycle", "commit", "write", "roofline"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char command[96];
+        snprintf(command, sizeof command, "bench %s --device host -g g.json --runs 1", names[i]);
+        workplace_expect(&place, command, 2, "", "this geometry needs ");
         assert_int_equal(lines_of(place.err), 1);
     }
     workplace_expect(&place, "--version && mkdir d.json && mkfifo p.json", 0, NULL, "");

@@ -4,6 +4,7 @@
 #include "lib/support/error.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { SPREAD_ELEMENTS = 1 << 25, ALIGNED_ELEMENTS = 8, BATCH = 4096 };
 
@@ -117,6 +118,18 @@ static ckv_ulysses_config ulysses_config(const bench_workload *w)
     return config;
 }
 
+/* On the host a pool is only taken as it is written: too large a one would end the process, and others', half way. */
+static ckv_status check_memory(const bench_workload *w, const ckv_pool_config *pool)
+{
+    double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double bytes = 2.0 * (double)pool->pool_tokens * (double)(pool->layers * pool->kv_heads) * (double)pool->head_dim *
+                   (double)ckv_dtype_bytes(pool->dtype);
+    if (w->config.options->on_gpu || bytes <= memory)
+        return CKV_OK;
+    return ckv_fail(CKV_ERROR_CAPACITY, "this geometry needs %.3g GiB on each rank, this machine has %.3g GiB",
+                    bytes / 0x1p30, memory / 0x1p30);
+}
+
 static ckv_status create_cache(bench_workload *w, ckv_rollout_config *rollout)
 {
     const bench_options *o = w->config.options;
@@ -133,6 +146,7 @@ static ckv_status create_cache(bench_workload *w, ckv_rollout_config *rollout)
     pool.tensor_dtype = o->dtype;
     pool.tokens_per_page = w->config.page;
     pool.pool_tokens = size.pool_tokens;
+    CKV_TRY(check_memory(w, &pool));
     CKV_TRY(ckv_cache_create(&pool, &w->cache));
     CKV_TRY(ckv_cache_open(w->cache, rollout, bench_timer_stream(w->config.timer)));
     return w->ranks == 1 ? CKV_OK : ckv_ulysses_create(o->comm, &ulysses, &w->ulysses);
