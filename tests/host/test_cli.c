@@ -269,12 +269,14 @@ static void program_explains_itself(void **state)
     workplace_close(&place);
 }
 
+#define ALONE "env -u OMPI_COMM_WORLD_SIZE -u OMPI_COMM_WORLD_RANK -u PMI_SIZE -u PMI_RANK "
+
 /* What nobody could read was not done, whatever the command found. */
 static void output_that_is_lost_is_a_failure(void **state)
 {
     (void)state;
-    static const char *const programs[] = {"sh -c '\"$0\" \"$@\" >/dev/full' '" CKV_PROGRAM "'",
-                                           "sh -c '\"$0\" \"$@\" >&-' '" CKV_PROGRAM "'"};
+    static const char *const programs[] = {ALONE "sh -c '\"$0\" \"$@\" >/dev/full' '" CKV_PROGRAM "'",
+                                           ALONE "sh -c '\"$0\" \"$@\" >&-' '" CKV_PROGRAM "'"};
     static const char *const commands[] = {"--help",
                                            "--version",
                                            "size --help",
@@ -292,7 +294,7 @@ static void output_that_is_lost_is_a_failure(void **state)
             workplace_expect(&place, commands[k], 3, "", "standard output: ");
             assert_int_equal(lines_of(place.err), 1);
         }
-        place.program = "'" CKV_PROGRAM "'"; /* and what it wrote beside is sound */
+        place.program = ALONE "'" CKV_PROGRAM "'"; /* and what it wrote beside is sound */
         workplace_expect(&place, "replay kept", 0, NULL, "");
     }
     workplace_close(&place);
