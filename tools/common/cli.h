@@ -34,8 +34,8 @@ int cmd_lists(int argc, char **argv);
 /* Print "argv0: message" as one line on standard error, with '?' for control characters that came out of input. */
 void cli_error(const char *argv0, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Before anything is opened: a standard descriptor that is closed refuses what is done to it, instead of becoming the next
- * file's. */
+/* Before anything is opened: a standard descriptor that is closed refuses what is done to it, instead of becoming the
+ * next file's. */
 void cli_hold_descriptors(void);
 
 /* The exit code of a command that ends with `code`: CLI_INTERNAL, and why, when standard output did not take it all. A
