@@ -95,19 +95,12 @@ __device__ thread_vectors take_vectors(const ckv_scatter_kv_slots_params &params
     return vectors;
 }
 
-template <typename MOVE>
-__device__ void read_vectors(const void *token, const int64_t *at, const float *factors, int count,
-                             typename MOVE::stored *held)
+template <typename VECTOR> __device__ void read_vectors(const void *token, const int64_t *at, int count, VECTOR *held)
 {
-    typename MOVE::source read[LOADS];
 #pragma unroll
     for (int n = 0; n < LOADS; n++)
         if (token != nullptr && n < count)
-            read[n] = *reinterpret_cast<const typename MOVE::source *>(static_cast<const char *>(token) + at[n]);
-#pragma unroll
-    for (int n = 0; n < LOADS; n++)
-        if (token != nullptr && n < count)
-            held[n] = MOVE::convert(read[n], factors[n]);
+            held[n] = *reinterpret_cast<const VECTOR *>(static_cast<const char *>(token) + at[n]);
 }
 
 template <typename VECTOR>
@@ -139,14 +132,20 @@ __device__ void scatter_entry(const ckv_scatter_kv_slots_params &params, int64_t
     int64_t slot = params.destination[entry];
     int64_t slot2 = params.destination2 != nullptr ? params.destination2[entry] : -1;
     int64_t token = params.source_index != nullptr ? params.source_index[entry] : entry;
+    typename MOVE::source k_read[LOADS], v_read[LOADS];
     typename MOVE::stored k[LOADS], v[LOADS];
     const char *k_token = static_cast<const char *>(params.k), *v_token = static_cast<const char *>(params.v);
     if (k_token != nullptr)
         k_token += token * params.k_token_stride;
     if (v_token != nullptr)
         v_token += token * params.v_token_stride;
-    read_vectors<MOVE>(k_token, vectors.k, vectors.k_factor, vectors.count, k);
-    read_vectors<MOVE>(v_token, vectors.v, vectors.v_factor, vectors.count, v);
+    read_vectors(k_token, vectors.k, vectors.count, k_read);
+    read_vectors(v_token, vectors.v, vectors.count, v_read);
+#pragma unroll
+    for (int n = 0; n < LOADS; n++) { /* behind all reads, so that they are in flight together */
+        k[n] = MOVE::convert(k_read[n], vectors.k_factor[n]);
+        v[n] = MOVE::convert(v_read[n], vectors.v_factor[n]);
+    }
     write_slot(params, slot, vectors, k, v);
     write_slot(params, slot2, vectors, k, v);
 }
