@@ -19,8 +19,8 @@ deadline=$((SECONDS + 530))
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 failed=0
-names=(attention attention_fp8 chunk_cycle chunk_cycle_ranks commit write exchange exchange_threads exchange_torch roofline roofline_ranks
-  attention_window attention_page attention_blocks blocks)
+names=(attention attention_fp8 attention_window attention_page attention_blocks chunk_cycle chunk_cycle_ranks chunk_cycle_2
+  chunk_cycle_4 commit write exchange exchange_threads exchange_torch roofline roofline_ranks blocks)
 for name in "${names[@]}"; do rm -f "$out/$name.json"; done # what an earlier run left is no result of this one
 
 # shellcheck source=ci/gpu_build.sh
@@ -72,6 +72,7 @@ elif [ "$gpus" -ge 2 ]; then
   measure_ranks exchange "$gpus" exchange
   measure_ranks roofline_ranks "$gpus" roofline "${few[@]}"
   measure_ranks chunk_cycle_ranks "$gpus" chunk-cycle
+  for ranks in 2 4; do [ "$ranks" -ge "$gpus" ] || measure_ranks "chunk_cycle_$ranks" "$ranks" chunk-cycle; done
   if "${PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
     run exchange_torch "${PYTHON:-python3}" bench/torch_exchange.py --json "$out/exchange_torch.json"
   fi
