@@ -23,19 +23,14 @@ static const char doc[] =
     "Make a failing trace smaller while it fails in the same way.\v"
     "The first forward that ckv replay would call wrong has to stay wrong: in ckv's own output; or in the one that the "
     "model recorded (NAME.expected), with the same known mistake as ckv explain names. That mistake is then made again "
-    "in "
-    "every smaller trace, whose expected output the model never computed; when no known mistake fits, the recorded "
+    "in every smaller trace, whose expected output the model never computed; when no known mistake fits, the recorded "
     "output stays as it is and only what does not matter to it goes. A call that fails for no fault of the trace, and "
     "a crash, are failures too.\n\n"
     "Tries run on the host. Alone, P ranks are threads, and every try a process; under a launcher (mpirun -np P) its "
-    "ranks run the tries. "
-    "Lines "
-    "say what became smaller, the last two from what to what and how it fails. --case writes a test case with the "
-    "tensors "
-    "in it, for tests/support/recorded_calls.h.\n\n"
+    "ranks run the tries. Lines say what became smaller, the last two from what to what and how it fails. --case "
+    "writes a test case with the tensors in it, for tests/support/recorded_calls.h.\n\n"
     "Exit status: 0 nothing is wrong, so there is nothing to shrink and nothing is written; 1 it fails, and was "
-    "shrunk; 2 "
-    "the trace cannot be run; 3 the machine failed.";
+    "shrunk; 2 the trace cannot be run; 3 the machine failed.";
 
 enum { KEY_CASE = 256, KEY_SECONDS, KEY_TOLERANCE, KEY_EXCHANGE };
 
