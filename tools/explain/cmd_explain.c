@@ -15,14 +15,13 @@ typedef struct options {
 } options;
 
 static const char doc[] =
-    "Say which keys a row of a recorded forward should have read, and which known mistake its output fits.\v"
-    "Without --forward it is the first wrong one, without --row the row that is furthest off. Keys are listed with the "
-    "page and slot where ckv's row finds them, the forward that wrote them, the rank that "
-    "held "
-    "them and their version. Then the recorded output (NAME.expected) of the row is compared with the exact window "
-    "and with known mistakes, each built into a dense reference: padding attended, committed or left in the output, "
-    "windows moved by padding or to a page, shards and heads mixed up, seq_len of one shard, context counted once per "
-    "rank, one key more or less. Best fit first; the residual is the largest difference left.\n\n"
+    "Say which keys a row of a recorded forward should have read, and which known mistake its output fits.\vWithout "
+    "--forward it is the first wrong one, without --row the row that is furthest off. Keys are listed with the page "
+    "and slot where ckv's row finds them, the forward that wrote them, the rank that held them and their version. "
+    "Then the recorded output (NAME.expected) of the row is compared with the exact window and with known mistakes, "
+    "each built into a dense reference: padding attended, committed or left in the output, windows moved by padding "
+    "or to a page, shards and heads mixed up, seq_len of one shard, context counted once per rank, one key more or "
+    "less. Best fit first; the residual is the largest difference left.\n\n"
     "Rotary positions are applied before a trace is taken, so a mistake there does not show here.\n\n"
     "Exit status: 0 the output is right (or none was recorded), 1 it is wrong, 2 the trace or the options cannot be "
     "used, 3 the machine failed.";

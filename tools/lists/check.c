@@ -208,17 +208,13 @@ static const struct argp check_argp = {
     .options = check_option_table,
     .parser = parse_check,
     .doc = "Report everything that is wrong with the lists: unknown and duplicate keys, malformed entries, entries "
-           "that name "
-           "no test, tests that no list names, a test twice for one machine, and waivers that are expired, stale or "
-           "without "
-           "a reference."
-           "\vAn entry names the test of that name and every test that continues it with one of . : / [ or -npN, so a "
-           "suite names its cases; with * or ? it is a glob.\n\n"
+           "that name no test, tests that no list names, a test twice for one machine, and waivers that are expired, "
+           "stale or without a reference.\vAn entry names the test of that name and every test that continues it with "
+           "one of . : / [ or -npN, so a suite names its cases; with * or ? it is a glob.\n\n"
            "A waiver is one line of DIR/waives.txt:\n"
-           "  [when(CONDITION)] case SKIP|XFAIL (reference) until YYYY-MM-DD by OWNER\n"
-           "\nExit status: 0 nothing is wrong (warnings do not count); 1 something is; 2 an option is wrong, or DIR or "
-           "FILE "
-           "cannot be read.",
+           "  [when(CONDITION)] case SKIP|XFAIL (reference) until YYYY-MM-DD by OWNER\n\n"
+           "Exit status: 0 nothing is wrong (warnings do not count); 1 something is; 2 an option is wrong, or DIR or "
+           "FILE cannot be read.",
 };
 
 static int run_check(const char *program, checker *check, const check_options *options)

@@ -9,9 +9,8 @@
 
 static const struct argp facts_argp = {
     .doc = "Print this machine as one flat JSON object, the facts that conditions of lists are compared with. GPUs are "
-           "asked "
-           "of the NVIDIA driver; without it there are none. What could not be found out is null."
-           "\vKeep the output to select for this machine from elsewhere:\n"
+           "asked of the NVIDIA driver; without it there are none. What could not be found out is null.\vKeep the "
+           "output to select for this machine from elsewhere:\n"
            "  ckv lists facts > machine.json\n"
            "  ckv lists select --facts machine.json --context l0_cpu\n",
 };

@@ -69,12 +69,10 @@ static const struct argp why_argp = {
     .args_doc = "ENTRY",
     .children = shared_child,
     .doc = "Tell, for each block of a context (without --context: of all lists) that names ENTRY, whether it is "
-           "selected for a machine, or the first key "
-           "that "
-           "fails with the machine's value and the list's. ENTRY is an entry as written, or the name of a test."
-           "\vExample:\n"
-           "  ckv lists why --context l0_dgx_h200 ulysses.ranks_equal_one_rank-np2\n"
-           "\nExit status: 0 when a block names the entry; 2 when none does, or something cannot be read.",
+           "selected for a machine, or the first key that fails with the machine's value and the list's. ENTRY is an "
+           "entry as written, or the name of a test.\vExample:\n"
+           "  ckv lists why --context l0_dgx_h200 ulysses.ranks_equal_one_rank-np2\n\n"
+           "Exit status: 0 when a block names the entry; 2 when none does, or something cannot be read.",
 };
 
 static const list_entry *find_entry(const list_block *block, const char *wanted)

@@ -18,8 +18,7 @@ static const struct argp_option shard_option_table[] = {
     {"shard", 'I', "I", 0, "Which one to print, from 1", 0},
     {"durations", 'D', "FILE", 0,
      "Seconds of past runs: a JSON object from an entry or a test to its seconds, or a folder of them, one for each "
-     "class "
-     "of hardware (h200x8.json)",
+     "class of hardware (h200x8.json)",
      0},
     {0},
 };

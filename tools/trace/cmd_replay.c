@@ -33,16 +33,13 @@ typedef struct replay {
 } replay;
 
 static const char doc[] =
-    "Run a recorded trace and compare every forward with the exact window.\v"
-    "TRACE.safetensors holds the calls a model made on its cache and attention, with the tensors. Alone, everything "
-    "runs "
-    "on one rank; under a launcher (mpirun -np P ckv replay ...) the ranks shard every forward by Ulysses. With "
-    "--device cuda each rank takes a GPU of its own, and a line before the last one says which exchange ran.\n\n"
+    "Run a recorded trace and compare every forward with the exact window.\vTRACE.safetensors holds the calls a model "
+    "made on its cache and attention, with the tensors. Alone, everything runs on one rank; under a launcher (mpirun "
+    "-np P ckv replay ...) the ranks shard every forward by Ulysses. With --device cuda each rank takes a GPU of its "
+    "own, and a line before the last one says which exchange ran.\n\n"
     "One line a forward, counted from 0, and a last line 'N forwards, N ok, N wrong'. The first wrong forward says "
-    "where: "
-    "row, head, channel, the rank that computed it, and whether one key that should not have been read, or was left "
-    "out, "
-    "explains it.\n\n"
+    "where: row, head, channel, the rank that computed it, and whether one key that should not have been read, or was "
+    "left out, explains it.\n\n"
     "docs/FORMATS.md says how to write a trace; examples/trace.py writes one.\n\n"
     "Exit status: 0 all right, 1 something is wrong, 2 the trace cannot be replayed, 3 the ranks or the machine "
     "failed.";
