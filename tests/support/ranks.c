@@ -82,6 +82,7 @@ const char *ranks_run_on_self(rank_body body)
     if (ckv_comm_create_self(&self.comm) != CKV_OK)
         return "no self communicator";
     play(&self);
+    ckv_comm_destroy(&self.comm);
     if (self.report.failed)
         snprintf(first_failure, sizeof first_failure, "self: %s", self.report.text);
     return first_failure;
