@@ -49,6 +49,14 @@ static void fails_before_barrier(void **state)
     barrier();
 }
 
+static void fails_with_a_folder(void **state)
+{
+    (void)state;
+    char folder[CKV_TEST_FOLDER_BYTES];
+    ckv_test_folder(folder);
+    fail_msg("the folder was %s", folder);
+}
+
 static void fails_before_check_point(void **state)
 {
     (void)state;
@@ -317,6 +325,7 @@ static void prints_without_newline(void **state)
 static const ckv_test_case cases[] = {
     CKV_CASE(passes),
     CKV_CASE(fails_before_barrier),
+    CKV_CASE(fails_with_a_folder),
     CKV_CASE(fails_before_check_point),
     CKV_CASE(different_check_points),
     CKV_CASE(exits_with_0),

@@ -10,8 +10,7 @@
 void inner_begin(inner_run *run)
 {
     memset(run, 0, sizeof *run);
-    snprintf(run->folder, sizeof run->folder, "/tmp/ckv-harness.XXXXXX");
-    assert_non_null(mkdtemp(run->folder));
+    ckv_test_folder(run->folder);
 }
 
 static void split_last_line(inner_run *run)

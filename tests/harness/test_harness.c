@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const double fault_s = 5.0;      /* from a fault to the end of the case */
 static const double start_s = 1.5;      /* a job to start, on a busy machine */
@@ -74,6 +75,20 @@ static void inherited_mpi_variables(void **state)
     setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
     expect("passes", "2", CKV_TEST_PASS, "PASS");
     expect("passes", "1", CKV_TEST_PASS, "PASS");
+}
+
+static void failed_cases_leave_no_folder(void **state)
+{
+    (void)state;
+    char folder[CKV_TEST_FOLDER_BYTES];
+    inner_begin(&run);
+    launch("faulty.fails_with_a_folder", "fails_with_a_folder", "1", "5");
+    const char *named = strstr(run.output, "the folder was ");
+    assert_non_null(named);
+    assert_int_equal(sscanf(named, "the folder was %31s", folder), 1);
+    assert_int_equal(strncmp(folder, "/tmp/ckv_test_", 14), 0);
+    assert_int_not_equal(access(folder, F_OK), 0);
+    inner_end(&run);
 }
 
 static void fails_before_barrier(void **state)
@@ -264,6 +279,7 @@ static const ckv_test_case cases[] = {
     CKV_CASE(more_ranks_than_cores),
     CKV_CASE(root_without_flags),
     CKV_CASE(inherited_mpi_variables),
+    CKV_CASE(failed_cases_leave_no_folder),
     CKV_CASE(fails_before_barrier),
     CKV_CASE(fails_before_check_point),
     CKV_CASE(exits_in_the_middle),

@@ -271,10 +271,9 @@ static void what_is_written_reads_back(void **state)
 {
     (void)state;
     uint64_t seed = ckv_test_seed();
-    char path[] = "/tmp/ckv_safetensors_XXXXXX";
-    int descriptor = mkstemp(path);
-    assert_true(descriptor >= 0);
-    close(descriptor);
+    char folder[CKV_TEST_FOLDER_BYTES], path[CKV_TEST_FOLDER_BYTES + 8];
+    ckv_test_folder(folder);
+    snprintf(path, sizeof path, "%s/file", folder);
     for (int round = 0; round < 200; round++) {
         static char names[MAX_TENSORS][32];
         static unsigned char data[MAX_TENSORS][256];
@@ -295,7 +294,6 @@ static void what_is_written_reads_back(void **state)
             assert_string_equal(safetensors_metadata(file, "key"), metadata.value);
         safetensors_free(&file);
     }
-    remove(path);
 }
 
 /* Any byte of a sound file may change: it is read or refused, and what is read lies inside the file. */

@@ -262,6 +262,7 @@ void case_conclude(int verdict)
     record_text(&line, "verdict", verdict_name(now.verdict));
     record_end(&line);
     now.running = NULL;
+    case_folders_remove();
 }
 
 /* Each case is a CMocka group of its own. CMocka's return value only ever adds failures (leaked test_malloc blocks,

@@ -61,6 +61,11 @@ const char *ckv_test_backend(void);
 /* The dtype that pages shall hold, where it is another than the tensors'; "" unless chosen. */
 const char *ckv_test_pages(void);
 
+/* A new folder in /tmp, which is removed with all that is in it when the case has passed, failed or skipped; a case may
+ * remove it before. At most 16 at a time. */
+enum { CKV_TEST_FOLDER_BYTES = 32 };
+void ckv_test_folder(char path[static CKV_TEST_FOLDER_BYTES]);
+
 /* Leave the case as skipped. Under several ranks all must skip, or the case fails. CMocka's skip() counts as a failure.
  */
 _Noreturn void ckv_test_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -18,7 +18,10 @@ int case_main(const char *suite, const ckv_test_case *cases, size_t num_cases, i
 /* Record and print a failure that is not an assert's. */
 void case_tell_failure(const char *text);
 
-/* Record the end of the running case; for a rank that will not return to case_main. */
+/* Remove what ckv_test_folder has made. */
+void case_folders_remove(void);
+
+/* Record the end of the running case, and remove its folders; for a rank that will not return to case_main. */
 void case_conclude(int verdict);
 
 /* Leave the running case with a verdict; what happened is recorded already. */

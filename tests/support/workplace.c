@@ -35,8 +35,8 @@ size_t lines_of(const char *text)
 
 void workplace_open(workplace *place, const char *program)
 {
-    *place = (workplace){.folder = "/tmp/ckv_test_XXXXXX", .program = program};
-    assert_non_null(mkdtemp(place->folder));
+    *place = (workplace){.program = program};
+    ckv_test_folder(place->folder);
 }
 
 void workplace_close(workplace *place)
