@@ -193,14 +193,7 @@ static ckv_status measure_backend(const bench_options *o, bench_results *results
 {
     const model_geometry *g = &o->geometry;
     cycle c = {.options = o, .results = results, .timer = timer, .backend = backend};
-    const bench_workload_config config = {.options = o,
-                                          .timer = timer,
-                                          .window_frames = g->window_frames,
-                                          .page = o->page,
-                                          .layers = g->layers,
-                                          .block_sizes = {g->frame_tokens},
-                                          .num_block_sizes = g->clean_in_frames && g->chunk_frames > 1,
-                                          .chunks_past_window = CHUNKS_PAST_WINDOW};
+    const bench_workload_config config = bench_workload_of_model(o, timer, CHUNKS_PAST_WINDOW);
     CKV_TRY(bench_workload_create(&config, &c.workload));
     c.denoising = (bench_forward){c.workload, 0, g->layers, c.workload->chunk_tokens, backend};
     c.clean = c.denoising;

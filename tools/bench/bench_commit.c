@@ -201,17 +201,8 @@ static ckv_status measure_all(bench *b)
 
 static ckv_status run(bench *b)
 {
-    const bench_options *o = b->options;
-    const model_geometry *g = &o->geometry;
-    CKV_TRY(bench_timer_create(o, &b->timer));
-    const bench_workload_config config = {.options = o,
-                                          .timer = b->timer,
-                                          .window_frames = g->window_frames,
-                                          .page = o->page,
-                                          .layers = g->layers,
-                                          .block_sizes = {g->frame_tokens},
-                                          .num_block_sizes = g->clean_in_frames && g->chunk_frames > 1,
-                                          .chunks_past_window = CHUNKS_PAST_WINDOW};
+    CKV_TRY(bench_timer_create(b->options, &b->timer));
+    const bench_workload_config config = bench_workload_of_model(b->options, b->timer, CHUNKS_PAST_WINDOW);
     CKV_TRY(bench_workload_create(&config, &b->workload));
     CKV_TRY(measure_all(b));
     bench_timer_facts(b->timer, b->results);

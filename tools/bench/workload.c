@@ -237,6 +237,20 @@ static ckv_status open_workload(bench_workload *w)
     return roll(w);
 }
 
+bench_workload_config bench_workload_of_model(const bench_options *options, bench_timer *timer,
+                                              int64_t chunks_past_window)
+{
+    const model_geometry *g = &options->geometry;
+    return (bench_workload_config){.options = options,
+                                   .timer = timer,
+                                   .window_frames = g->window_frames,
+                                   .page = options->page,
+                                   .layers = g->layers,
+                                   .block_sizes = {g->frame_tokens},
+                                   .num_block_sizes = g->clean_in_frames && g->chunk_frames > 1,
+                                   .chunks_past_window = chunks_past_window};
+}
+
 ckv_status bench_workload_create(const bench_workload_config *config, bench_workload **workload_out)
 {
     const model_geometry *g = &config->options->geometry;

@@ -21,6 +21,11 @@ typedef struct bench_workload_config {
     int64_t chunks_past_window; /* committed after the window was full; 0: the page table is still in order */
 } bench_workload_config;
 
+/* The geometry of `options` as a model uses it: all layers and the whole window; frames as causal blocks where its
+ * clean forward has them. */
+bench_workload_config bench_workload_of_model(const bench_options *options, bench_timer *timer,
+                                              int64_t chunks_past_window);
+
 /* What a benchmark may read; only workload.c and check.c write it. */
 typedef struct bench_workload {
     bench_workload_config config;
